@@ -1,0 +1,1 @@
+"""Dashboards, rules and alerts as files, and the code that makes them."""

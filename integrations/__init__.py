@@ -1,0 +1,1 @@
+"""Adapters: how loadgate meets frameworks, servers and stores. Nothing in the core imports these."""
