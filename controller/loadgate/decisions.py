@@ -59,44 +59,6 @@ class Reason(StrEnum):
     DRAINING = "draining"
 
 
-class Admit(msgspec.Struct, frozen=True, gc=False):
-    """The request may run now."""
-
-
-class Wait(msgspec.Struct, frozen=True, gc=False):
-    """The request may wait until `until` (monotonic seconds), not longer."""
-
-    until: float
-
-
-class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """The request must not run, and why.
-
-    Attributes:
-        stage: The stage that refused.
-        reason: The reason, also the metric label.
-        retry_after: Seconds from the decision after which a new attempt makes sense.
-            Exact for RATE (refused before, allowed at it, other things equal), an
-            estimate otherwise; `inf` when no attempt like this one can ever pass.
-        observed: The number that was compared (its meaning is in `explain.py`).
-        bound: What it was compared with.
-        subject: The name of the rate that refused, empty elsewhere.
-    """
-
-    stage: Stage
-    reason: Reason
-    retry_after: float
-    observed: float = 0.0
-    bound: float = 0.0
-    subject: str = ""
-
-
-Decision = Admit | Wait | Refuse
-
-# Admission carries no data, so one instance serves every request.
-ADMIT: Final = Admit()
-
-
 class Quota(msgspec.Struct, frozen=True, gc=False):
     """What a rate answered, and the receipt with which a charge is given back.
 
@@ -120,3 +82,43 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
     key: str | bytes = ""
     cost: float = 0.0
     at: float = 0.0
+
+
+class Admit(msgspec.Struct, frozen=True, gc=False):
+    """The request may run now."""
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """The request may wait until `until` (monotonic seconds), not longer."""
+
+    until: float
+
+
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """The request must not run, and why.
+
+    Attributes:
+        stage: The stage that refused.
+        reason: The reason, also the metric label.
+        retry_after: Seconds from the decision after which a new attempt makes sense.
+            Exact for RATE (refused before, allowed at it, other things equal), an
+            estimate otherwise; `inf` when no attempt like this one can ever pass.
+        observed: The number that was compared (its meaning is in `explain.py`).
+        bound: What it was compared with.
+        subject: The name of the rate that refused, empty elsewhere.
+        quota: What that rate answered, None elsewhere.
+    """
+
+    stage: Stage
+    reason: Reason
+    retry_after: float
+    observed: float = 0.0
+    bound: float = 0.0
+    subject: str = ""
+    quota: Quota | None = None
+
+
+Decision = Admit | Wait | Refuse
+
+# Admission carries no data, so one instance serves every request.
+ADMIT: Final = Admit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.explain import explain
 
 
 class LoadgateError(Exception):
@@ -64,8 +65,6 @@ class Rejected(LoadgateError):
 
     def explain(self) -> str:
         """Say in one paragraph what was compared and what to change."""
-        from loadgate.explain import explain
-
         return explain(self.refusal)
 
     def __str__(self) -> str:

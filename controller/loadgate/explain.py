@@ -1,0 +1,68 @@
+"""Why was it refused, and what could be changed? One paragraph for each reason."""
+
+from __future__ import annotations
+
+from loadgate.decisions import Reason, Refuse
+
+# Each text names the numbers compared (observed, bound) and the setting that moves the outcome.
+_TEXTS = {
+    Reason.RATE: (
+        "rate {subject!r} has nothing left for this client: it asked for {observed:g} and "
+        "{bound:g} were available. It may return in {retry_after:.3f} s. "
+        "To allow more, raise the rate or its burst."
+    ),
+    Reason.QUEUE_FULL: (
+        "the service is full and so is the queue: {observed:g} were waiting, at most {bound:g} may. "
+        "More capacity helps; raising queue.max_depth or queue.max_wait only makes answers later."
+    ),
+    Reason.QUEUE_SHED: (
+        "the service is full and the queue is longer than planned: {observed:g} were waiting, "
+        "everyone may wait up to {bound:g}, above it a share of the arrivals is refused. "
+        "More capacity helps; queue.max_queue moves the threshold."
+    ),
+    Reason.WAIT_TIMEOUT: (
+        "no place became free in time: it waited {observed:.3f} s and may wait {bound:.3f} s "
+        "(queue.max_wait, or what was left of its own timeout)."
+    ),
+    Reason.DEADLINE: (
+        "it could not be answered in time any more: {observed:.3f} s are expected, {bound:.3f} s "
+        "remained of its timeout. Nothing was started."
+    ),
+    Reason.PRIORITY: (
+        "a request of a higher priority needed its place in the queue: {observed:g} were waiting, "
+        "everyone may wait up to {bound:g}."
+    ),
+    Reason.FAIR_SHARE: (
+        "its client was using more than its fair share while the service was full: "
+        "{observed:g} of at most {bound:g}."
+    ),
+    Reason.LOOP_LAG: (
+        "the event loop is late: its last tick is {observed:.3f} s old, {bound:.3f} s are allowed "
+        "(signals.max_lag). Handlers block the loop; move CPU work off it or add processes."
+    ),
+    Reason.MEMORY: (
+        "memory is nearly exhausted: {observed:g} bytes are used, {bound:g} are allowed "
+        "(signals.max_memory)."
+    ),
+    Reason.STORE_UNAVAILABLE: (
+        "the shared store of rate {subject!r} did not answer within {bound:.3f} s and the rate "
+        "is set to refuse in that case (on_failure)."
+    ),
+    Reason.DRAINING: "the service is shutting down and admits nobody; {observed:g} still run.",
+}
+
+
+def explain(refusal: Refuse) -> str:
+    """Say in words what `refusal` compared and which setting moves it."""
+    if refusal.retry_after == float("inf"):
+        return (
+            f"rate {refusal.subject!r} can never allow this: the cost {refusal.observed:g} is "
+            f"above the most that can be had at once, {refusal.bound:g}. "
+            "Lower the cost or raise the burst."
+        )
+    return _TEXTS[refusal.reason].format(
+        subject=refusal.subject,
+        observed=refusal.observed,
+        bound=refusal.bound,
+        retry_after=refusal.retry_after,
+    )
