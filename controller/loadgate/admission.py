@@ -1,0 +1,403 @@
+"""Who runs, who waits, who is refused? The state machine behind every door.
+
+It is synchronous: numbers go in, decisions come out, and whoever drives it (the controller,
+the simulator) does the waiting. A ticket moves NEW → RUNNING → ENDED, or NEW → WAITING →
+RUNNING | ENDED, and each move happens once: whoever comes second finds the ticket elsewhere
+and does nothing. That is what makes a timeout that races a grant harmless.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from loadgate.decisions import ADMIT, Admit, Outcome, Reason, Refuse, Stage, Wait
+from loadgate.limits.base import Limit
+from loadgate.shedding.depth import DepthRule, survival
+from loadgate.shedding.drain import DrainRate
+from loadgate.telemetry import Telemetry
+from loadgate.waiting import WaitingRoom
+
+# Plain integers: the hot path compares them, and an IntEnum member costs a lookup each time.
+NEW: Final = 0
+WAITING: Final = 1
+RUNNING: Final = 2
+ENDED: Final = 3
+
+_INF: Final = float("inf")
+
+# Bounds in seconds of what a 503 tells the client: a browser or proxy that comes back within
+# the second finds the same queue, and nobody believes a promise beyond half a minute.
+_RETRY_FLOOR: Final = 1.0
+_RETRY_CEILING: Final = 30.0
+
+
+# Reasons that do not ask whether a place is free.
+_SHED: Final = frozenset({Reason.DRAINING, Reason.DEADLINE})
+
+
+class Ticket(msgspec.Struct, eq=False, gc=False):
+    """One request on its way through admission. Compared by identity.
+
+    gc=False: a ticket never refers to anything that refers back to it once it has ended, so
+    reference counting alone frees it; the collector would only slow the hot path.
+
+    Attributes:
+        level: Priority class, 0 is served first.
+        deadline: Monotonic seconds after which the answer is worthless, inf for never.
+        state: NEW, WAITING, RUNNING or ENDED.
+        arrived: When it came.
+        started: When it got its place.
+        answered: When the first message of its answer left, 0.0 until then.
+        until: When its wait ends at the latest.
+        crowd: `in_flight` at its admission, itself included.
+        refusal: Why it was refused, if it was.
+    """
+
+    level: int = 0
+    deadline: float = _INF
+    state: int = NEW
+    arrived: float = 0.0
+    started: float = 0.0
+    answered: float = 0.0
+    until: float = 0.0
+    crowd: int = 0
+    refusal: Refuse | None = None
+
+
+class Admission:
+    """Places under a moving limit, and a bounded queue in front of them.
+
+    Args:
+        limit: How many may run at once; the only thing that learns.
+        depth: How deep the queue may be.
+        room: Where waiters wait and in what order they leave.
+        telemetry: The counters to keep.
+        observe: Decide and count what would have been refused, but let everyone through.
+
+    Attributes:
+        ended_waits: Tickets whose wait has ended (RUNNING or refused) since the caller last
+            looked. The caller takes them out and wakes whoever waits for them.
+        draining: Refuse every arrival; those who run and wait go on.
+    """
+
+    __slots__ = (
+        "depth",
+        "drain",
+        "draining",
+        "ended_waits",
+        "in_flight",
+        "limit",
+        "observe",
+        "places",
+        "room",
+        "telemetry",
+    )
+
+    def __init__(
+        self,
+        limit: Limit,
+        depth: DepthRule,
+        room: WaitingRoom[Ticket],
+        telemetry: Telemetry,
+        *,
+        observe: bool = False,
+    ) -> None:
+        self.limit = limit
+        self.depth = depth
+        self.room = room
+        self.telemetry = telemetry
+        self.observe = observe
+        self.drain = DrainRate()
+        self.draining = False
+        self.in_flight = 0
+        self.places = 1
+        self.ended_waits: list[Ticket] = []
+        self._read_limit()
+
+    # -- arriving ---------------------------------------------------------------------
+
+    def arrive(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
+        """Decide about a NEW ticket.
+
+        Args:
+            ticket: The request.
+            now: Monotonic seconds.
+            draw: A number in [0, 1); smaller ones survive.
+        """
+        if self.start(ticket, now):
+            return ADMIT
+        return self.join(ticket, now, draw)
+
+    def start(self, ticket: Ticket, now: float) -> bool:
+        """Give a NEW ticket a place if one is free and nobody waits for it."""
+        in_flight = self.in_flight
+        if in_flight >= self.places or self.room.depth or self.draining or ticket.deadline <= now:
+            return False
+        telemetry = self.telemetry
+        if (passed := now - telemetry.at) > 0.0:
+            telemetry.busy += in_flight * passed
+        telemetry.at = now
+        telemetry.arrived += 1
+        telemetry.admitted += 1
+        self.in_flight = in_flight = in_flight + 1
+        ticket.state = RUNNING
+        ticket.arrived = ticket.started = now
+        ticket.crowd = in_flight
+        limit = self.limit
+        limit.on_admit(now, in_flight)
+        if limit.limit != self.places:
+            self._moved(now)
+        return True
+
+    def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
+        """Decide about a NEW ticket for which `start` found no place."""
+        self._settle_time(now)
+        ticket.arrived = now
+        self.telemetry.arrived += 1
+        if self.draining:
+            return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+        if ticket.deadline <= now:
+            return self._refuse(ticket, now, Reason.DEADLINE, 0.0, ticket.deadline - now)
+
+        depth = self.room.depth
+        rate = self._drain_rate()
+        max_queue, max_depth = self.depth.thresholds(rate)
+        if self.observe:
+            return self._wave_through(ticket, now, draw, max_queue, max_depth)
+
+        expected = (depth + 1) / rate + self.drain.latency
+        if now + expected > ticket.deadline:
+            left = ticket.deadline - now
+            refusal = self._turn_away(ticket, now, Reason.DEADLINE, expected, left)
+            self._follow_limit(now)
+            return refusal
+        if depth >= max_depth or max_queue <= 0.0:
+            reason, bound, someone_goes = Reason.QUEUE_FULL, max_depth, True
+        else:
+            reason, bound = Reason.QUEUE_SHED, max_queue
+            someone_goes = draw >= survival(depth, max_queue)
+        if someone_goes:
+            lowest = self.room.pop_below(ticket.level)
+            if lowest is None:
+                refusal = self._turn_away(ticket, now, reason, depth, bound)
+                self._follow_limit(now)
+                return refusal
+            self.telemetry.evicted += 1
+            self._end_wait(lowest, now, Reason.PRIORITY, depth, bound)
+
+        ticket.state = WAITING
+        ticket.until = min(now + self.depth.max_wait, ticket.deadline)
+        self.room.push(ticket, ticket.level, now)
+        self.limit.on_wait(now)
+        self._follow_limit(now)
+        # A limit may rise the moment it hears of a waiter; then the wait is already over.
+        return ADMIT if ticket.state == RUNNING else Wait(ticket.until)
+
+    # -- leaving ----------------------------------------------------------------------
+
+    def finish(self, ticket: Ticket, now: float, outcome: Outcome) -> bool:
+        """A RUNNING ticket has ended; its place goes to whoever is next.
+
+        Returns:
+            False, and nothing happens, if the ticket does not run (any more).
+        """
+        if ticket.state != RUNNING:
+            return False
+        ticket.state = ENDED
+        telemetry = self.telemetry
+        in_flight = self.in_flight
+        if (passed := now - telemetry.at) > 0.0:
+            telemetry.busy += in_flight * passed
+            if depth := self.room.depth:
+                telemetry.queued += depth * passed
+        telemetry.at = now
+        self.in_flight = in_flight - 1
+        held = now - ticket.started
+        if held < 0.0:
+            held = 0.0  # The clock stepped back; nobody runs for less than no time.
+        latency = ticket.answered - ticket.started if ticket.answered else held
+        telemetry.finished = finished = telemetry.finished + 1
+        telemetry.outcomes[outcome] += 1
+        telemetry.held += held
+        telemetry.latency.add(latency)
+        limit = self.limit
+        limit.on_finish(now, latency, ticket.crowd, outcome, held)
+        if now > ticket.deadline:
+            telemetry.wasted += held
+        if now >= self.drain.due:
+            self.drain.checkpoint(now, telemetry.busy, finished)
+        if self.room.depth or limit.limit != self.places:
+            self._moved(now)
+        return True
+
+    def leave(self, ticket: Ticket, now: float) -> bool:
+        """A WAITING ticket goes away by itself: it was cancelled or its client left.
+
+        Returns:
+            False, and nothing happens, if the ticket does not wait (any more); if it runs by
+            now, the caller must `finish` it.
+        """
+        if ticket.state != WAITING:
+            return False
+        self._settle_time(now)
+        self.room.remove(ticket, ticket.level)
+        ticket.state = ENDED
+        self.telemetry.left += 1
+        return True
+
+    def expire(self, ticket: Ticket, now: float) -> Refuse | None:
+        """End the wait of a WAITING ticket whose time is up.
+
+        Returns:
+            Why it is refused; None, and nothing happens, if it does not wait (any more).
+        """
+        if ticket.state != WAITING:
+            return None
+        self._settle_time(now)
+        self.room.remove(ticket, ticket.level)
+        refusal = self._too_late(ticket, now)
+        self._follow_limit(now)
+        return refusal
+
+    # -- the world --------------------------------------------------------------------
+
+    def stalled(self, now: float, duration: float) -> None:
+        """The event loop stood still for `duration` seconds until `now`."""
+        self.telemetry.stalls += 1
+        self.telemetry.stalled += duration
+        self.limit.on_stall(now, duration)
+        self._follow_limit(now)
+
+    def change(self, now: float, limit: Limit, depth: DepthRule, *, observe: bool) -> None:
+        """Go on under other rules: nobody who runs or waits is lost."""
+        self.limit = limit
+        self.depth = depth
+        self.observe = observe
+        self._settle_time(now)
+        if observe:
+            while self.room.depth:
+                self._grant(self.room.pop(now), now)
+        self._moved(now)
+
+    def refuse_waiting(self, now: float) -> None:
+        """Refuse everyone who waits: the service is shutting down."""
+        self._settle_time(now)
+        while (ticket := self.room.pop_any()) is not None:
+            self._end_wait(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+
+    def thresholds(self) -> tuple[float, float]:
+        """`(max_queue, max_depth)` as they are now."""
+        return self.depth.thresholds(self._drain_rate())
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _drain_rate(self) -> float:
+        """Places a second that become free when all are taken; never 0.
+
+        Before anything has finished each place is taken to be free again after `max_wait`:
+        then half as many as run may wait, which is what the derived queue allows a service
+        whose latency is just `max_wait`.
+        """
+        return self.drain.rate(self.places) or self.places / max(self.depth.max_wait, 1e-3)
+
+    def _moved(self, now: float) -> None:
+        """Something that may let a waiter in has happened."""
+        self._read_limit()
+        if not self.room.depth:
+            return
+        self._settle_time(now)
+        while self.room.depth and self.in_flight < self.places:
+            ticket = self.room.pop(now)
+            if ticket.until <= now:
+                self._too_late(ticket, now)
+                self.ended_waits.append(ticket)
+            else:
+                self._grant(ticket, now)
+
+    def _follow_limit(self, now: float) -> None:
+        if self.limit.limit != self.places:
+            self._moved(now)
+
+    def _read_limit(self) -> None:
+        places = self.limit.limit
+        # A limit of the user's own may answer anything. Whatever is not a number of at least
+        # one changes nothing: the last good number stays (NaN compares false here).
+        if places >= 1:
+            self.places = int(places)
+
+    def _grant(self, ticket: Ticket, now: float) -> None:
+        self._run(ticket, now)
+        self.telemetry.wait.add(now - ticket.arrived)
+        self.ended_waits.append(ticket)
+
+    def _run(self, ticket: Ticket, now: float) -> None:
+        """Give a place, wherever the ticket comes from; the time integrals stand at `now`."""
+        self.in_flight += 1
+        self.telemetry.admitted += 1
+        ticket.state = RUNNING
+        ticket.started = now
+        ticket.crowd = self.in_flight
+        self.limit.on_admit(now, self.in_flight)
+        self._read_limit()
+
+    def _wave_through(
+        self, ticket: Ticket, now: float, draw: float, max_queue: float, max_depth: float
+    ) -> Admit:
+        """In `observe` mode those above the limit stand for the queue that is not kept."""
+        depth = max(0, self.in_flight - self.places)
+        if depth >= max_depth:
+            self.telemetry.would_refuse[Reason.QUEUE_FULL] += 1
+            self.limit.on_refuse(now)
+        elif draw >= survival(depth, max_queue):
+            self.telemetry.would_refuse[Reason.QUEUE_SHED] += 1
+            self.limit.on_refuse(now)
+        else:
+            self.limit.on_wait(now)
+        self._settle_time(now)
+        self._run(ticket, now)
+        return ADMIT
+
+    def _turn_away(
+        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
+    ) -> Refuse:
+        """Refuse because the service is full; the limit hears of it and may have moved."""
+        refusal = self._refuse(ticket, now, reason, observed, bound)
+        self.limit.on_refuse(now)
+        return refusal
+
+    def _too_late(self, ticket: Ticket, now: float) -> Refuse:
+        """The ticket is out of the room and its wait is over."""
+        waited = now - ticket.arrived
+        reason = Reason.DEADLINE if ticket.until >= ticket.deadline else Reason.WAIT_TIMEOUT
+        return self._turn_away(ticket, now, reason, waited, ticket.until - ticket.arrived)
+
+    def _end_wait(
+        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
+    ) -> None:
+        self._refuse(ticket, now, reason, observed, bound)
+        self.ended_waits.append(ticket)
+
+    def _refuse(
+        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
+    ) -> Refuse:
+        ticket.state = ENDED
+        self.telemetry.refused[reason] += 1
+        stage = Stage.SHED if reason in _SHED else Stage.LIMIT
+        refusal = Refuse(stage, reason, self.retry_after(), observed, bound)
+        ticket.refusal = refusal
+        return refusal
+
+    def retry_after(self) -> float:
+        """Seconds after which the queue that stands now will have drained, within bounds."""
+        drained = (self.room.depth + 1) / self._drain_rate()
+        return min(max(drained, _RETRY_FLOOR), _RETRY_CEILING)
+
+    def _settle_time(self, now: float) -> None:
+        """Bring the time integrals up to `now` before a count changes."""
+        telemetry = self.telemetry
+        if (passed := now - telemetry.at) > 0.0:
+            telemetry.busy += self.in_flight * passed
+            telemetry.queued += self.room.depth * passed
+        telemetry.at = now
