@@ -1,0 +1,1 @@
+"""Has this client anything left?"""
