@@ -34,7 +34,7 @@ _RETRY_CEILING: Final = 30.0
 
 
 # Reasons that do not ask whether a place is free.
-_SHED: Final = frozenset({Reason.DRAINING, Reason.DEADLINE})
+_SHED: Final = frozenset({Reason.DRAINING, Reason.DEADLINE, Reason.LOOP_LAG})
 
 
 class Ticket(msgspec.Struct, eq=False, gc=False):
@@ -49,7 +49,7 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
         state: NEW, WAITING, RUNNING or ENDED.
         arrived: When it came.
         started: When it got its place.
-        answered: When the first message of its answer left, 0.0 until then.
+        answered_at: When the first message of its answer left, 0.0 until then.
         until: When its wait ends at the latest.
         crowd: `in_flight` at its admission, itself included.
         refusal: Why it was refused, if it was.
@@ -60,7 +60,7 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
     state: int = NEW
     arrived: float = 0.0
     started: float = 0.0
-    answered: float = 0.0
+    answered_at: float = 0.0
     until: float = 0.0
     crowd: int = 0
     refusal: Refuse | None = None
@@ -153,7 +153,7 @@ class Admission:
 
     def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
         """Decide about a NEW ticket for which `start` found no place."""
-        self._settle_time(now)
+        self.settle_time(now)
         ticket.arrived = now
         self.telemetry.arrived += 1
         if self.draining:
@@ -195,6 +195,28 @@ class Admission:
         # A limit may rise the moment it hears of a waiter; then the wait is already over.
         return ADMIT if ticket.state == RUNNING else Wait(ticket.until)
 
+    def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
+        """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
+        self.settle_time(now)
+        ticket.arrived = now
+        self.telemetry.arrived += 1
+        if self.draining:
+            return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+        if ticket.deadline <= now:
+            return self._refuse(ticket, now, Reason.DEADLINE, 0.0, ticket.deadline - now)
+        refusal = self._turn_away(ticket, now, Reason.QUEUE_FULL, self.room.depth, 0.0)
+        self._follow_limit(now)
+        return refusal
+
+    def refuse_late_loop(self, ticket: Ticket, now: float, lag: float, bound: float) -> Refuse:
+        """Refuse a NEW ticket because the event loop is `lag` seconds late."""
+        self.settle_time(now)
+        ticket.arrived = now
+        self.telemetry.arrived += 1
+        refusal = self._turn_away(ticket, now, Reason.LOOP_LAG, lag, bound)
+        self._follow_limit(now)
+        return refusal
+
     # -- leaving ----------------------------------------------------------------------
 
     def finish(self, ticket: Ticket, now: float, outcome: Outcome) -> bool:
@@ -217,7 +239,7 @@ class Admission:
         held = now - ticket.started
         if held < 0.0:
             held = 0.0  # The clock stepped back; nobody runs for less than no time.
-        latency = ticket.answered - ticket.started if ticket.answered else held
+        latency = ticket.answered_at - ticket.started if ticket.answered_at else held
         telemetry.finished = finished = telemetry.finished + 1
         telemetry.outcomes[outcome] += 1
         telemetry.held += held
@@ -241,7 +263,7 @@ class Admission:
         """
         if ticket.state != WAITING:
             return False
-        self._settle_time(now)
+        self.settle_time(now)
         self.room.remove(ticket, ticket.level)
         ticket.state = ENDED
         self.telemetry.left += 1
@@ -255,7 +277,7 @@ class Admission:
         """
         if ticket.state != WAITING:
             return None
-        self._settle_time(now)
+        self.settle_time(now)
         self.room.remove(ticket, ticket.level)
         refusal = self._too_late(ticket, now)
         self._follow_limit(now)
@@ -275,7 +297,7 @@ class Admission:
         self.limit = limit
         self.depth = depth
         self.observe = observe
-        self._settle_time(now)
+        self.settle_time(now)
         if observe:
             while self.room.depth:
                 self._grant(self.room.pop(now), now)
@@ -283,7 +305,7 @@ class Admission:
 
     def refuse_waiting(self, now: float) -> None:
         """Refuse everyone who waits: the service is shutting down."""
-        self._settle_time(now)
+        self.settle_time(now)
         while (ticket := self.room.pop_any()) is not None:
             self._end_wait(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
 
@@ -307,7 +329,7 @@ class Admission:
         self._read_limit()
         if not self.room.depth:
             return
-        self._settle_time(now)
+        self.settle_time(now)
         while self.room.depth and self.in_flight < self.places:
             ticket = self.room.pop(now)
             if ticket.until <= now:
@@ -355,7 +377,7 @@ class Admission:
             self.limit.on_refuse(now)
         else:
             self.limit.on_wait(now)
-        self._settle_time(now)
+        self.settle_time(now)
         self._run(ticket, now)
         return ADMIT
 
@@ -394,7 +416,7 @@ class Admission:
         drained = (self.room.depth + 1) / self._drain_rate()
         return min(max(drained, _RETRY_FLOOR), _RETRY_CEILING)
 
-    def _settle_time(self, now: float) -> None:
+    def settle_time(self, now: float) -> None:
         """Bring the time integrals up to `now` before a count changes."""
         telemetry = self.telemetry
         if (passed := now - telemetry.at) > 0.0:

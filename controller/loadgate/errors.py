@@ -53,14 +53,17 @@ class Rejected(LoadgateError):
 
     @property
     def reason(self) -> Reason:
+        """Why it was refused; also the metric label."""
         return self.refusal.reason
 
     @property
     def stage(self) -> Stage:
+        """Which stage refused it."""
         return self.refusal.stage
 
     @property
     def retry_after(self) -> float:
+        """Seconds after which a new attempt makes sense (see `Refuse`)."""
         return self.refusal.retry_after
 
     def explain(self) -> str:

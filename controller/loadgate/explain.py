@@ -12,8 +12,9 @@ _TEXTS = {
         "To allow more, raise the rate or its burst."
     ),
     Reason.QUEUE_FULL: (
-        "the service is full and so is the queue: {observed:g} were waiting, at most {bound:g} may. "
-        "More capacity helps; raising queue.max_depth or queue.max_wait only makes answers later."
+        "the service is full and so is the queue: {observed:g} were waiting, at most {bound:g} "
+        "may. More capacity helps; raising queue.max_depth or queue.max_wait only makes "
+        "answers later."
     ),
     Reason.QUEUE_SHED: (
         "the service is full and the queue is longer than planned: {observed:g} were waiting, "

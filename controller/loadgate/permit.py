@@ -1,0 +1,231 @@
+"""What holds one request's place, from the door to the end?"""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop  # the documented low-level form: None instead of raising
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import anyio
+
+from loadgate.admission import ENDED, NEW, RUNNING, WAITING, Ticket
+from loadgate.decisions import Outcome, Quota, Refuse
+from loadgate.errors import Overloaded, RateLimited, Rejected, UsageError
+
+if TYPE_CHECKING:
+    from loadgate.controller import AdmissionController
+    from loadgate.rates.group import Client
+
+_SUCCESS: Final = Outcome.SUCCESS
+
+
+class Permit(Ticket, eq=False, gc=False, kw_only=True):
+    """A place held by one request; made by `AdmissionController.admit`, used once.
+
+    ``async with`` it. It ends exactly once, whatever happens in between; ending it again is
+    harmless.
+
+    Attributes:
+        outcome: What this request showed. Set it when you know better than the default: no
+            exception is SUCCESS, an expired timeout OVERLOAD, cancellation CANCELLED, any
+            other exception ERROR.
+        quotas: What each local rate answered, in the order of the policy.
+    """
+
+    controller: AdmissionController
+    client: Client = None
+    cost: float = 1.0
+    timeout: float | None = None
+    patient: bool = True
+    outcome: Outcome | None = None
+    quotas: tuple[Quota, ...] = ()
+    event: anyio.Event | None = None
+
+    @property
+    def wait(self) -> float:
+        """Seconds it stood in the queue, 0.0 if it never did or still does."""
+        return self.started - self.arrived if self.started else 0.0
+
+    # -- for those who drive it by hand (the ASGI layer); users write `async with` ---------
+
+    def begin(self) -> bool:
+        """Ask for a place, without waiting.
+
+        Returns:
+            True if it runs now; False if it stands in the queue, and `settle` must be awaited.
+
+        Raises:
+            RateLimited: The client has nothing left.
+            Overloaded: The service is full.
+            UsageError: The permit was used before, or the controller belongs to another loop.
+        """
+        if self.state != NEW:
+            raise UsageError("a permit is used once; ask admit() for another")
+        controller = self.controller
+        loop = _get_running_loop()
+        if loop is not controller.loop or loop is None:
+            controller.claim(loop)
+        now = controller.clock()
+        if self.timeout is not None:
+            self.deadline = now + self.timeout
+        rates = controller.rates
+        if rates is not None:
+            charged = rates.charge(self.client, self.cost, now)
+            if isinstance(charged, Refuse):
+                controller.count_rate_refusal(self, charged)
+                raise RateLimited(charged)
+            self.quotas = charged
+        watch = controller.watch
+        if not watch.running:
+            watch.start(loop, now)
+        elif now - watch.last > controller.stale:
+            refusal = controller.admission.refuse_late_loop(
+                self, now, watch.lag(now), controller.stale
+            )
+            raise self._refused(refusal, now)
+        if controller.admission.start(self, now):
+            return True
+        return self._queue(now)
+
+    def _queue(self, now: float) -> bool:
+        controller = self.controller
+        admission = controller.admission
+        if self.patient:
+            decision = admission.join(self, now, controller.draw())
+        else:
+            decision = admission.refuse_at_once(self, now)
+        if admission.ended_waits:
+            controller.wake()
+        if isinstance(decision, Refuse):
+            raise self._refused(decision, now)
+        return self.state == RUNNING
+
+    async def settle(self) -> None:
+        """Wait for the place that `begin` could not give at once.
+
+        Cancelling it is safe: the place, even one just granted, goes to the next.
+
+        Raises:
+            Overloaded: No place became free in time, or somebody else needed the wait more.
+        """
+        controller = self.controller
+        try:
+            if self.state == WAITING:
+                self.event = anyio.Event()
+                with anyio.move_on_after(max(0.0, self.until - controller.clock())):
+                    await self.event.wait()
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            self.event = None
+        if self.state == WAITING:
+            now = max(controller.clock(), self.until)
+            controller.admission.expire(self, now)
+            if controller.admission.ended_waits:
+                controller.wake()
+        if self.refusal is not None:
+            raise self._refused(self.refusal, controller.clock())
+
+    def abandon(self) -> None:
+        """Leave: out of the queue, or out of a place that nothing used yet."""
+        controller = self.controller
+        now = controller.clock()
+        if controller.admission.leave(self, now):
+            self._refund(now)
+        else:
+            self.release(Outcome.CANCELLED)
+
+    def answered(self) -> None:
+        """The first message of the answer leaves now: this is where latency ends."""
+        if not self.answered_at:
+            self.answered_at = self.controller.clock()
+
+    def release(self, outcome: Outcome | None = None) -> None:
+        """End the permit now; its place goes to whoever is next. Harmless when it has ended.
+
+        Args:
+            outcome: What the request showed; by default `self.outcome`, or success.
+        """
+        controller = self.controller
+        now = controller.clock()
+        shown = self.outcome or outcome or _SUCCESS
+        if shown is _SUCCESS and now > self.deadline:
+            shown = Outcome.OVERLOAD  # it worked, but too late to be worth anything
+        admission = controller.admission
+        if not admission.finish(self, now, shown):
+            return
+        if controller.settles:
+            controller.settle_rates(self, now, shown)
+        if admission.ended_waits:
+            controller.wake()
+        if admission.draining:
+            controller.note_drained()
+
+    # -- context managers ------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if not self.begin():
+            await self.settle()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release(None if kind is None else outcome_of(kind))
+
+    def __enter__(self) -> Self:
+        if self.patient:
+            raise UsageError("admit() may have to wait: use `async with`, or try_admit()")
+        self.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release(None if kind is None else outcome_of(kind))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def refuse_now(self, refusal: Refuse) -> None:
+        """A rate has refused: this permit is over before admission saw it."""
+        self.state = ENDED
+        self.refusal = refusal
+
+    def _refused(self, refusal: Refuse, now: float) -> Rejected:
+        """A 503 costs the client nothing: what was charged is given back."""
+        self._refund(now)
+        return Overloaded(refusal)
+
+    def _refund(self, now: float) -> None:
+        rates = self.controller.rates
+        if rates is not None and self.quotas:
+            rates.refund(self.quotas, now)
+            self.quotas = ()
+
+
+def outcome_of(kind: type[BaseException]) -> Outcome:
+    """What an exception that ended a request says about the service."""
+    if not issubclass(kind, Exception):
+        return Outcome.CANCELLED  # asyncio's and trio's cancellation, and the end of the world
+    if issubclass(kind, TimeoutError | Overloaded):
+        return Outcome.OVERLOAD  # something behind this service is too slow or full
+    return Outcome.ERROR
+
+
+def check_request(cost: Any, timeout: Any) -> None:
+    """Refuse arguments that mean nothing.
+
+    Raises:
+        ValueError: `cost` is not a finite number above 0, or `timeout` is NaN.
+    """
+    if not 0.0 < cost < float("inf"):
+        raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
+    if timeout is not None and timeout != timeout:
+        raise ValueError("timeout must be a number of seconds or None, not NaN")

@@ -1,0 +1,110 @@
+"""How late is the event loop? A tick that should come every 5 ms, and its age.
+
+The age of the last tick is the saturation signal of an async process: handlers that burn CPU
+never show up in an in-flight count, but while they run no tick comes (LinkedIn's Hodor calls
+the same thing a heartbeat). The watch costs one timer while something runs or waits, and
+nothing at all otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+# Seconds between ticks. A stall shows at entry as soon as the tick is overdue, so this only
+# has to be small beside `max_lag` (0.1 s); 200 timers a second cost well under 1 % of a core.
+TICK: Final = 0.005
+
+# Seconds a tick must be late for the loop to count as having stood still. Below it lies
+# ordinary scheduling: one busy turn of the loop.
+STALL: Final = 0.05
+
+
+class LoopWatch:
+    """Ticks on the running loop as long as there is something to watch.
+
+    Args:
+        clock: Monotonic seconds.
+        busy: Whether anything runs or waits; when not, the watch stops.
+        on_stall: Called with `(now, duration)` after the loop stood still.
+
+    Attributes:
+        last: When the last tick came; meaningful while `running`.
+        running: Whether the watch ticks.
+    """
+
+    __slots__ = ("_busy", "_clock", "_handle", "_on_stall", "_scope", "last", "running")
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        busy: Callable[[], bool],
+        on_stall: Callable[[float, float], None],
+    ) -> None:
+        self._clock = clock
+        self._busy = busy
+        self._on_stall = on_stall
+        self._handle: asyncio.TimerHandle | None = None
+        self._scope: Any = None
+        self.last = 0.0
+        self.running = False
+
+    def start(self, loop: asyncio.AbstractEventLoop | None, now: float) -> None:
+        """Begin to tick; `loop` is None on trio. Starting twice is harmless."""
+        if self.running:
+            return
+        self.running = True
+        self.last = now
+        if loop is None:
+            import trio
+
+            self._scope = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(
+                self._run_on_trio, self._scope, name="loadgate loop watch"
+            )
+        else:
+            self._handle = loop.call_later(TICK, self._tick_on_asyncio, loop)
+
+    def stop(self) -> None:
+        """Stop ticking, at once."""
+        self.running = False
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._scope is not None:
+            with suppress(RuntimeError):  # the run it belonged to is over
+                self._scope.cancel()
+            self._scope = None
+
+    def lag(self, now: float) -> float:
+        """Age of the last tick beyond the one that is due, seconds; 0.0 when stopped."""
+        return max(0.0, now - self.last - TICK) if self.running else 0.0
+
+    def _tick(self) -> bool:
+        now = self._clock()
+        late = now - self.last - TICK
+        self.last = now
+        if late >= STALL:
+            self._on_stall(now, late)
+        return self.running and self._busy()
+
+    def _tick_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._tick():
+            self._handle = loop.call_later(TICK, self._tick_on_asyncio, loop)
+        else:
+            self.running = False
+            self._handle = None
+
+    async def _run_on_trio(self, scope: Any) -> None:
+        import trio
+
+        with scope:
+            while True:
+                await trio.sleep(TICK)
+                if not self._tick():
+                    break
+        if self._scope is scope:
+            self._scope = None
+            self.running = False
