@@ -148,8 +148,9 @@ def _check_class(one: ClientClass, phases: int, duration: float) -> None:
     _demand(one.clients >= 0, f"{field}.clients", one.clients, ">= 0")
     _demand(len(one.rates) <= phases, f"{field}.rates", one.rates, f"at most {phases} long")
     for rate in one.rates:
-        lowest = min(rate) if isinstance(rate, tuple) else rate
-        _demand(0 <= lowest < float("inf"), f"{field}.rates", rate, ">= 0 and finite")
+        ends = rate if isinstance(rate, tuple) else (rate,)
+        fine = all(0 <= end < float("inf") for end in ends)
+        _demand(fine, f"{field}.rates", rate, ">= 0 and finite")
     if one.arrivals:
         _demand(
             list(one.arrivals) == sorted(one.arrivals) and one.arrivals[0] >= 0,
