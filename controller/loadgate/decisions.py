@@ -72,6 +72,7 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
         key: The key that was counted.
         cost: The cost that was asked for.
         at: The `now` of the decision; names the window that was charged.
+        rate: The name of the rate that answered, empty for one made by `rates.create`.
     """
 
     allowed: bool
@@ -82,6 +83,7 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
     key: str | bytes = ""
     cost: float = 0.0
     at: float = 0.0
+    rate: str = ""
 
 
 class Admit(msgspec.Struct, frozen=True, gc=False):
