@@ -65,6 +65,10 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
     crowd: int = 0
     refusal: Refuse | None = None
 
+    def runs(self) -> bool:
+        """Whether it has a place."""
+        return self.state == RUNNING
+
 
 class Admission:
     """Places under a moving limit, and a bounded queue in front of them.
@@ -193,7 +197,7 @@ class Admission:
         self.limit.on_wait(now)
         self._follow_limit(now)
         # A limit may rise the moment it hears of a waiter; then the wait is already over.
-        return ADMIT if ticket.state == RUNNING else Wait(ticket.until)
+        return ADMIT if ticket.runs() else Wait(ticket.until)
 
     def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
         """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
@@ -249,7 +253,7 @@ class Admission:
         if now > ticket.deadline:
             telemetry.wasted += held
         if now >= self.drain.due:
-            self.drain.checkpoint(now, telemetry.busy, finished)
+            self.drain.checkpoint(now, telemetry.held, finished)
         if self.room.depth or limit.limit != self.places:
             self._moved(now)
         return True

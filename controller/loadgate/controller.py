@@ -136,6 +136,7 @@ class AdmissionController:
     @overload
     def guard(
         self,
+        /,
         *,
         client: Client | Callable[..., Client] = None,
         cost: float | Callable[..., float] = 1.0,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop  # the documented low-level form: None instead of raising
+from asyncio import AbstractEventLoop, get_running_loop
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from loadgate.admission import ENDED, NEW, RUNNING, WAITING, Ticket
+from loadgate.admission import ENDED, NEW, WAITING, Ticket
 from loadgate.decisions import Outcome, Quota, Refuse
 from loadgate.errors import Overloaded, RateLimited, Rejected, UsageError
 
@@ -62,7 +62,11 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         if self.state != NEW:
             raise UsageError("a permit is used once; ask admit() for another")
         controller = self.controller
-        loop = _get_running_loop()
+        loop: AbstractEventLoop | None
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            loop = None  # trio, or no event loop at all: `claim` tells them apart
         if loop is not controller.loop or loop is None:
             controller.claim(loop)
         now = controller.clock()
@@ -98,7 +102,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             controller.wake()
         if isinstance(decision, Refuse):
             raise self._refused(decision, now)
-        return self.state == RUNNING
+        return self.runs()
 
     async def settle(self) -> None:
         """Wait for the place that `begin` could not give at once.

@@ -237,9 +237,10 @@ def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
 
 def _value_at(mapping: Any, path: str) -> Any:
     """What the operator wrote at `path`."""
+    found: Any = mapping
     for step in re.findall(r"[^.\[\]]+", path):
         try:
-            mapping = mapping[int(step)] if isinstance(mapping, list) else mapping[step]
-        except (KeyError, IndexError, TypeError, ValueError):
+            found = found[int(step) if step.isdigit() else step]
+        except (KeyError, IndexError, TypeError):
             return None
-    return mapping
+    return found

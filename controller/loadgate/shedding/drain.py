@@ -1,10 +1,11 @@
 """How fast do places become free?
 
-The departures of the last second or so, scaled to a full house. By Little's law the mean
-latency over an interval is the in-flight integral divided by the completions, and
-`limit / latency` places a second become free when all of them are taken. In saturation this
-is the measured throughput itself; below, it is what the throughput would be if latency
-stayed as it is. No clock is read and nothing is kept per request.
+By Little's law `limit / held` places a second become free when all of them are taken, where
+`held` is the mean time for which those who ended lately had theirs. In saturation this is the
+measured throughput itself; below, it is what the throughput would be if that time stayed as
+it is. (The in-flight integral over the completions would do as well, but counts the work of
+those who have not ended yet, which ruins the first estimate after a start.) No clock is read
+and nothing is kept per request.
 """
 
 from __future__ import annotations
@@ -17,34 +18,32 @@ _CHECKPOINT = 0.5
 class DrainRate:
     """Places that become free each second, from counters that exist anyway."""
 
-    __slots__ = ("_busy", "_finished", "due", "latency")
+    __slots__ = ("_finished", "_held", "due", "latency")
 
     def __init__(self) -> None:
-        self._busy = 0.0
+        self._held = 0.0
         self._finished = 0
         self.latency = 0.0
         """Mean seconds a place was taken lately, 0.0 before anything has finished."""
         self.due = float("-inf")
 
-    def checkpoint(self, now: float, busy: float, finished: int) -> None:
+    def checkpoint(self, now: float, held: float, finished: int) -> None:
         """Look at the counters; call it whenever `now >= due`.
 
         Args:
             now: Monotonic seconds.
-            busy: Integral of `in_flight` over time since the beginning, seconds.
+            held: Seconds for which all who ended since the beginning had their places.
             finished: Requests that ended since the beginning.
         """
         self.due = now + _CHECKPOINT
         done = finished - self._finished
-        spent = busy - self._busy
-        if done == 0 and spent > 0.0:
-            return  # Work is under way: wait for its end rather than divide by nothing.
-        if done > 0:
-            mean = spent / done
-            # Half new, half old: halves the sampling noise of a few completions, and a change
-            # is three quarters there after two checkpoints.
-            self.latency = mean if self.latency == 0.0 else 0.5 * (self.latency + mean)
-        self._busy = busy
+        if done <= 0:
+            return
+        mean = (held - self._held) / done
+        # Half new, half old: halves the sampling noise of a few completions, and a change
+        # is three quarters there after two checkpoints.
+        self.latency = mean if self.latency == 0.0 else 0.5 * (self.latency + mean)
+        self._held = held
         self._finished = finished
 
     def rate(self, places: int) -> float:
