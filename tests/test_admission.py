@@ -314,7 +314,8 @@ def test_changing_the_rules_under_load_loses_nobody() -> None:
 
 
 def test_the_depth_of_a_survival_queue_settles_at_max_queue_times_the_overload() -> None:
-    # The exact birth-death law: rho = 2 and max_queue = 20 settle at a mean depth of 40.
+    # The birth-death chain n -> n + 1 at rate 2 * min(1, 20 / n), n -> n - 1 at rate 1 has
+    # weights 40^n / (n - 1)! above 20: the depth is 1 + Poisson(40), so its mean is 41.
     dice = random.Random(7)
     gate, _ = admission(limit=1, max_wait=1e9, max_queue=20, max_depth=1e9, classes=1)
     now, area = 0.0, 0.0
@@ -333,7 +334,7 @@ def test_the_depth_of_a_survival_queue_settles_at_max_queue_times_the_overload()
             gate.finish(running, now, Outcome.SUCCESS)
             running = gate.ended_waits.pop() if gate.ended_waits else None
             next_finish = now + dice.expovariate(1.0) if running else float("inf")
-    assert area / (20_000 - 200) == pytest.approx(40.0, rel=0.02)
+    assert area / (20_000 - 200) == pytest.approx(41.0, rel=0.03)
 
 
 class Machine(RuleBasedStateMachine):
