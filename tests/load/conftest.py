@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -61,7 +61,7 @@ Serving = Callable[[Handler], "contextlib.AbstractAsyncContextManager[Server]"]
 @pytest.fixture
 def serving() -> Serving:
     @contextlib.asynccontextmanager
-    async def serve(handler: Handler) -> AsyncIterator[Server]:
+    async def serve(handler: Handler) -> AsyncGenerator[Server]:
         server = Server(handler)
         listener = await asyncio.start_server(server.accept, "127.0.0.1", 0)
         port: int = listener.sockets[0].getsockname()[1]
@@ -92,10 +92,11 @@ def offer() -> Offer:
         report: Callable[[Progress], None] | None = None,
         **fields: Any,
     ) -> Result:
+        asked: dict[str, Any] = {"name": "user", "timeout": 30.0, **fields}
         plan = Plan(
             url=url,
             phases=(Phase("all", duration),),
-            classes=(ClientClass(**{"name": "user", "timeout": 30.0, **fields}),),
+            classes=(ClientClass(**asked),),
             slo=slo,
             progress=progress,
         )
