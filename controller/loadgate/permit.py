@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from loadgate.rates.group import Client
 
 _SUCCESS: Final = Outcome.SUCCESS
+_OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
 
 class Permit(Ticket, eq=False, gc=False, kw_only=True):
@@ -154,6 +155,10 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         controller = self.controller
         now = controller.clock()
         shown = self.outcome or outcome or _SUCCESS
+        if type(shown) is not Outcome and shown not in _OUTCOMES:
+            self.outcome = None
+            self.release(Outcome.ERROR)
+            raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
         if shown is _SUCCESS and now > self.deadline:
             shown = Outcome.OVERLOAD  # it worked, but too late to be worth anything
         admission = controller.admission
