@@ -15,14 +15,17 @@ from math import inf
 from random import Random
 from typing import Any, Final
 
-from loadgate.admission import RUNNING, Admission
+from loadgate.admission import ENDED, RUNNING, Admission
 from loadgate.decisions import ADMIT, Outcome, Reason, Refuse, Wait
+from loadgate.rates.group import RateSet
+from loadgate.signals import STALL
 from loadgate.simulation.request import Request
 from loadgate.simulation.stages import Cores, Pool, Stage
 from loadgate.simulation.workload import Client, Workload
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
+_OVERLOAD: Final = Outcome.OVERLOAD
 
 # What became of an arrival, its retries included.
 UNFINISHED: Final = 0
@@ -42,9 +45,6 @@ _BUDGET_CAP: Final = 10.0
 # Longest pause of a client between two attempts, in seconds.
 _LONGEST_BACKOFF: Final = 20.0
 
-Charge = Callable[[Request, float], Refuse | None]
-Refund = Callable[[Request, float], None]
-
 
 class Engine:
     """One run of one workload through one service behind one gate.
@@ -56,8 +56,7 @@ class Engine:
         gate_dice: The numbers that the gate's decisions draw on.
         client_dice: The numbers that clients draw their pauses from.
         refusal_work: Core-seconds that each refusal costs the first `Cores` stage.
-        charge: The rates in front of the gate; answers why a request is refused, if it is.
-        refund: Gives back what `charge` took when the gate refuses.
+        rates: The rates in front of the gate.
 
     Attributes:
         verdict: What became of each arrival, shape (n,).
@@ -79,8 +78,7 @@ class Engine:
         gate_dice: Random,
         client_dice: Random,
         refusal_work: float = 0.0,
-        charge: Charge | None = None,
-        refund: Refund | None = None,
+        rates: RateSet | None = None,
     ) -> None:
         count = len(workload)
         self.workload = workload
@@ -97,8 +95,9 @@ class Engine:
         self.now = 0.0
         self._draw = gate_dice.random
         self._client_draw = client_dice.random
-        self._charge = charge
-        self._refund = refund
+        self._rates = rates
+        self._plain = rates is None and workload.deadlines is None
+        self._settles = rates is not None and any(rate.on_outcome for rate in rates.rates)
         self._refusal_work = refusal_work
         self._cores = tuple(stage for stage in stages if isinstance(stage, Cores))
         self._refuser = self._cores[0] if self._cores and refusal_work > 0.0 else None
@@ -119,18 +118,19 @@ class Engine:
         for cores in self._cores:
             cores.stop(now, seconds)
         self._frozen = now + seconds
-        self.admission.stalled(self._frozen, seconds)
-        self._wake(self._frozen)
+        if seconds >= STALL:  # what the watch over the event loop would report
+            self.admission.stalled(self._frozen, seconds)
+            self._wake(self._frozen)
 
     def run(self, until: float = inf) -> None:
         """Let everything happen that happens up to `until` (default: to the very end)."""
         events, cores, work = self._events, self._cores, self.workload
         times = [*work.times.tolist(), inf]
-        clients, sizes, deadlines = work.clients, work.sizes, work.deadlines
+        clients, sizes = work.clients, work.sizes
         client_of, draw = work.client, self._draw
         admission, start, join = self.admission, self.admission.start, self.admission.join
-        charge, enter = self._charge, self._enter
-        plain = charge is None and deadlines is None
+        enter = self._enter
+        plain = self._plain
         index, arrival = 0, times[0]
         while True:
             due, source = arrival, None
@@ -203,10 +203,17 @@ class Engine:
         admission, index = self.admission, request.index
         if self.workload.deadlines is not None:
             request.deadline = since + self.workload.deadlines[index]
-        if self._charge is not None and (refusal := self._charge(request, now)) is not None:
-            request.refusal = refusal
-            self._refused(request, now)
-            return
+        if self._rates is not None:
+            which = self.workload.client[index]
+            client, keys = self.workload.clients[which], self.workload.keys
+            key = client.name if keys is None else keys[index]
+            charged = self._rates.charge(key, client.cost, now)
+            if isinstance(charged, Refuse):
+                request.state = ENDED
+                request.refusal = charged
+                self._refused(request, now)
+                return
+            request.quotas = charged
         decision = admission.arrive(request, now, self._draw())
         if admission.ended_waits:
             self._wake(now)
@@ -239,7 +246,10 @@ class Engine:
             self._enter(request, now, self.workload.sizes[stage][request.index])
             return
         admission = self.admission
-        admission.finish(request, now, _SUCCESS)
+        if self._plain:
+            admission.finish(request, now, _SUCCESS)
+        else:
+            self._finish(request, now, _SUCCESS)
         index, held = request.index, now - request.started
         self.held += held
         if request.unheard:
@@ -281,9 +291,22 @@ class Engine:
                     self._not_admitted(request, now)
 
     def _not_admitted(self, request: Request, now: float) -> None:
-        if self._refund is not None:
-            self._refund(request, now)
+        self._refund(request, now)
         self._refused(request, now)
+
+    def _refund(self, request: Request, now: float) -> None:
+        """A 503 costs the client nothing."""
+        if self._rates is not None and request.quotas:
+            self._rates.refund(request.quotas, now)
+            request.quotas = ()
+
+    def _finish(self, request: Request, now: float, outcome: Outcome) -> None:
+        """A place becomes free; late success counts as in production, as overload."""
+        if outcome is _SUCCESS and now > request.deadline:
+            outcome = _OVERLOAD
+        self.admission.finish(request, now, outcome)
+        if self._settles and self._rates is not None:
+            self._rates.settle(request.quotas, now, outcome)
 
     def _refused(self, request: Request, now: float) -> None:
         """An attempt was turned away; the client hears it at once."""
@@ -331,15 +354,13 @@ class Engine:
             held = now - request.started
             self.held += held
             self.wasted += held
-            admission.finish(request, now, _CANCELLED)
-        elif admission.leave(request, now) and self._refund is not None:
+            self._finish(request, now, _CANCELLED)
+        elif admission.leave(request, now):
             self._refund(request, now)
         if admission.ended_waits:
             self._wake(now)
 
-    def _try_again(
-        self, request: Request, client: Client, now: float, retry_after: float
-    ) -> bool:
+    def _try_again(self, request: Request, client: Client, now: float, retry_after: float) -> bool:
         attempt = request.attempt + 1
         if attempt > client.retries:
             return False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loadgate.admission import Ticket
+from loadgate.decisions import Quota
 
 
 class Request(Ticket, eq=False, gc=False):
@@ -17,7 +16,7 @@ class Request(Ticket, eq=False, gc=False):
         gone: Cancelled; every stage forgets it.
         placed: It occupies a place of a pool.
         unheard: Its client has stopped listening.
-        receipts: What its rates charged, for the refund.
+        quotas: What its rates charged, for the refund.
     """
 
     index: int = 0
@@ -26,4 +25,4 @@ class Request(Ticket, eq=False, gc=False):
     gone: bool = False
     placed: bool = False
     unheard: bool = False
-    receipts: Any = None
+    quotas: tuple[Quota, ...] = ()

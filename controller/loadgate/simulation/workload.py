@@ -6,7 +6,7 @@ here. Policies that refuse more, or let clients retry more, still meet exactly t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -30,6 +30,7 @@ class Client:
         jitter: Whether the pause is drawn from [0, pause) (full jitter).
         budget: Retries a class may make per success (a bucket of 10), inf for any number.
         patient: Whether a refused client waits as long as `retry_after` says.
+        cost: What a request costs the rates.
     """
 
     name: str = "clients"
@@ -43,6 +44,7 @@ class Client:
     jitter: bool = True
     budget: float = inf
     patient: bool = False
+    cost: float = 1.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,8 +55,9 @@ class Workload:
         times: Intended starts in seconds, rising, shape (n,).
         client: Index into `clients`, shape (n,).
         sizes: One list for each stage: seconds of work, shape (n,).
-        deadlines: Seconds after the arrival that the service is told of, None if never any.
-        keys: Whom each request is counted for, None if nobody asks.
+        deadlines: Seconds from the start of an attempt that the service is told of, None if
+            never any, shape (n,).
+        keys: Whom each request is counted for, shape (n,); None is the name of its class.
         clients: The classes.
         horizon: Seconds after which nothing arrives.
     """
@@ -66,7 +69,6 @@ class Workload:
     horizon: float
     deadlines: list[float] | None = None
     keys: list[str] | None = None
-    marks: tuple[float, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.client)
