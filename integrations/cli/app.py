@@ -1,0 +1,254 @@
+"""Which commands are there, and which options do they take?"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from loadgate import __version__
+from loadgate.integrations.cli.bind import BindError, bind
+from loadgate.integrations.cli.load import LoadError, load_app, load_function
+from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
+from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
+from loadgate.integrations.cli.words import describe
+from loadgate.policy import Policy
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    # The tracebacks of Python say more to those who have to read one at night.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Admission control for async Python: fair rates (429), load shedding (503).",
+)
+
+
+class Backend(StrEnum):
+    """Event loops that a server can run on."""
+
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
+    TRIO = "trio"
+
+
+class Header(StrEnum):
+    """Headers in which proxies say who asked."""
+
+    X_FORWARDED_FOR = "x-forwarded-for"
+    FORWARDED = "forwarded"
+    X_REAL_IP = "x-real-ip"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"loadgate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def loadgate(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Take what stands before a command."""
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A policy in TOML.", show_default=False)],
+) -> None:
+    """Say in words what a policy means, or what is wrong with it and where (exit code 1)."""
+    try:
+        policy = read_policy(file)
+    except PolicyFileError as error:
+        fail(str(error), FAILED)
+    typer.echo(f"{file}: a valid policy\n")
+    typer.echo(describe(policy), nl=False)
+
+
+@app.command()
+def serve(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="The ASGI app.", show_default=False)
+    ],
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="The policy in TOML, read again on SIGHUP. Default: an adaptive limit, no rates.",
+            show_default=False,
+        ),
+    ] = None,
+    bind_: Annotated[
+        str,
+        typer.Option(
+            "--bind", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."
+        ),
+    ] = "127.0.0.1:8000",
+    metrics_bind: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where /metrics, /healthz and /readyz are; 'none' for nowhere.",
+        ),
+    ] = "127.0.0.1:9464",
+    backend: Annotated[
+        Backend | None,
+        typer.Option(help="The event loop. Default: uvloop if it is installed."),
+    ] = None,
+    graceful_timeout: Annotated[
+        float,
+        typer.Option(min=0.0, max=3600.0, help="Seconds for running requests after SIGTERM."),
+    ] = 10.0,
+    app_dir: Annotated[Path, typer.Option(help="Where MODULE is looked for first.")] = Path(),
+    factory: Annotated[
+        bool, typer.Option("--factory", help="APP is a function that returns the app.")
+    ] = False,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A proxy (address or network) whose header is believed; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    proxy_header: Annotated[
+        Header, typer.Option(help="The header that trusted proxies write.")
+    ] = Header.X_FORWARDED_FOR,
+    identify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Your own function from an ASGI scope to the client's key.",
+            show_default=False,
+        ),
+    ] = None,
+    exempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="A path let through always, beside the usual ones for health; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write every request to stdout.")
+    ] = False,
+) -> None:
+    """Run an ASGI app behind admission, with metrics and health on a port of their own."""
+    loop = _loop(backend)
+    try:
+        rules = read_policy(policy) if policy is not None else Policy()
+        loaded = load_app(target, app_dir, factory=factory)
+        layer = _layer(trusted_proxy or [], proxy_header, identify, exempt or [], app_dir)
+        listener = bind(bind_)
+        ops_listener = bind(metrics_bind) if metrics_bind != "none" else None
+    except LoadError as error:
+        sys.stderr.write(error.details)
+        fail(str(error))
+    except (PolicyFileError, BindError, ValueError) as error:
+        fail(str(error))
+    _log_to_stderr()
+    try:
+        from loadgate.integrations.cli.serve import Process, Service
+        from loadgate.integrations.hypercorn import StartupError
+    except ModuleNotFoundError as missing:
+        fail_for_missing(missing, "loadgate serve")
+    try:
+        process = Process(
+            Service(
+                name=target,
+                app=loaded,
+                policy=rules,
+                policy_file=policy,
+                listener=listener,
+                ops_listener=ops_listener,
+                layer=layer,
+                graceful_timeout=graceful_timeout,
+                access_log=access_log,
+            )
+        )
+    except ValueError as error:
+        fail(str(error))
+    try:
+        process.run(loop.value)
+    except StartupError as error:
+        fail(f"{target!r} did not start: {error}", FAILED)
+
+
+# These two are found by name when they are called: their modules need extras that the others do
+# not, and read their own options.
+_PASS_ON: dict[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+
+@app.command(context_settings=_PASS_ON)
+def demo(context: typer.Context) -> None:
+    """Show in a minute what loadgate does: a service at five times its capacity."""
+    _delegate("demo", context.args)
+
+
+@app.command(context_settings=_PASS_ON)
+def simulate(context: typer.Context) -> None:
+    """Play a scenario against a policy on a virtual clock."""
+    _delegate("simulate", context.args)
+
+
+def _delegate(name: str, arguments: list[str]) -> NoReturn:
+    """Run the function `name` of the module of that name as a command of its own."""
+    try:
+        module = importlib.import_module(f"loadgate.integrations.cli.{name}")
+    except ModuleNotFoundError as missing:
+        fail_for_missing(missing, f"loadgate {name}")
+    command = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+    command.command(name)(getattr(module, name))
+    command(args=arguments, prog_name=f"loadgate {name}")
+    raise SystemExit(0)
+
+
+def _loop(backend: Backend | None) -> Backend:
+    if backend is None:
+        return Backend.UVLOOP if importlib.util.find_spec("uvloop") else Backend.ASYNCIO
+    if backend is not Backend.ASYNCIO and importlib.util.find_spec(backend) is None:
+        fail(f"--backend {backend} needs {backend}, which is not installed; run: pip install "
+             f"{backend}")  # fmt: skip
+    return backend
+
+
+def _layer(
+    trusted: list[str], header: Header, identify: str | None, exempt: list[str], app_dir: Path
+) -> dict[str, Any]:
+    """The keyword arguments of the layer that the options ask for."""
+    from loadgate.integrations.exempt import DEFAULT_PATHS
+    from loadgate.integrations.identity import Address
+
+    layer: dict[str, Any] = {}
+    if identify is not None:
+        if trusted:
+            raise ValueError("--identify replaces --trusted-proxy: give one of them")
+        layer["identify"] = load_function(identify, app_dir)
+    elif trusted:
+        layer["identify"] = Address(trusted=trusted, header=header.value)
+    if exempt:
+        layer["exempt"] = (*DEFAULT_PATHS, *exempt)
+    return layer
+
+
+def _log_to_stderr() -> None:
+    """Show our own log unless the app has set up logging while it was imported."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("loadgate").setLevel(logging.INFO)

@@ -1,0 +1,190 @@
+"""What does ``loadgate serve`` run? An app behind admission, from its startup to its last answer.
+
+One process, one event loop, two ports: the app's, and one for operators with metrics and health.
+SIGTERM and SIGINT drain: readiness goes first, arrivals get 503, who runs may finish within
+a bounded time; a second signal ends it at once. SIGHUP reads the policy file again.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+import msgspec
+from prometheus_client import REGISTRY
+
+from loadgate.controller import AdmissionController
+from loadgate.errors import UsageError
+from loadgate.integrations.asgi import AdmissionMiddleware
+from loadgate.integrations.cli.bind import url
+from loadgate.integrations.cli.ops import OpsApp, State
+from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
+from loadgate.integrations.cli.say import announce
+from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
+from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage, Reloads
+from loadgate.policy import Policy
+
+log = logging.getLogger("loadgate.serve")
+
+Backend = Literal["uvloop", "asyncio", "trio"]
+
+_END = frozenset({signal.SIGTERM, signal.SIGINT})
+_SIGNALS = (*_END, signal.SIGHUP) if hasattr(signal, "SIGHUP") else tuple(_END)
+
+# Connections to the operators' port outlive the pause between two scrapes (15 to 60 s are
+# usual), so that a scrape needs no handshake on a server that is full.
+_OPS_KEEP_ALIVE = 75.0
+# Seconds that connections get to close by themselves once nothing runs behind admission any more,
+# however little of the graceful timeout is left.
+_LAST_WORDS = 0.5
+# Seconds beyond all timeouts after which a server that still does not return is cancelled.
+_PATIENCE = 5.0
+
+
+class Service(msgspec.Struct, kw_only=True):
+    """Everything that one served process needs, bound and loaded.
+
+    Attributes:
+        name: How the app was named on the command line.
+        app: The user's app.
+        policy: What to enforce at first.
+        policy_file: Where to read it again on SIGHUP, None if there is no file.
+        listener: The bound socket of the app.
+        ops_listener: The bound socket for operators, None for no such port.
+        layer: Keyword arguments of `AdmissionMiddleware`.
+        graceful_timeout: Seconds that running requests get to finish.
+        access_log: Whether Hypercorn logs every request to stdout.
+    """
+
+    name: str
+    app: Any
+    policy: Policy
+    policy_file: Path | None
+    listener: socket.socket
+    ops_listener: socket.socket | None
+    layer: dict[str, Any]
+    graceful_timeout: float
+    access_log: bool
+
+
+class Process:
+    """The life of one served process.
+
+    Args:
+        service: What to serve.
+
+    Raises:
+        ValueError: A keyword argument of the layer is wrong.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._controller = AdmissionController(service.policy)
+        self._protected = AdmissionMiddleware(service.app, self._controller, **service.layer)
+        collector = LoadgateCollector(self._controller)
+        collector.reloads = self._reloads = Reloads()
+        REGISTRY.register(collector)
+        self._ops = OpsApp(MetricsPage(REGISTRY).render)
+        self._config = BoundConfig(service.listener, self._on_listening)
+        self._config.graceful_timeout = service.graceful_timeout
+        if service.access_log:
+            self._config.accesslog = "-"
+
+    def run(self, backend: Backend) -> None:
+        """Live in a new event loop until a signal ends it.
+
+        Raises:
+            StartupError: The app's startup failed.
+        """
+        # Hypercorn picks uvloop only in workers that it starts itself; here the loop is ours.
+        options = {"use_uvloop": backend == "uvloop"} if backend != "trio" else {}
+        anyio.run(
+            self._live,
+            backend="trio" if backend == "trio" else "asyncio",
+            backend_options=options,
+        )
+
+    async def _live(self) -> None:
+        self._stop = anyio.Event()
+        self._stop_ops = anyio.Event()
+        self._ending = anyio.CancelScope()
+        self._failure: StartupError | None = None
+        async with self._controller, anyio.create_task_group() as group:
+            group.start_soon(self._follow_signals, group)
+            with self._ending:
+                await self._serve_both()
+            if self._ending.cancelled_caught:
+                log.error("connections that did not end were dropped")
+            group.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve_both(self) -> None:
+        service = self._service
+        async with anyio.create_task_group() as ports:
+            if service.ops_listener is not None:
+                config = BoundConfig(service.ops_listener)
+                config.keep_alive_timeout = _OPS_KEEP_ALIVE
+                config.graceful_timeout = _LAST_WORDS
+                ports.start_soon(run, self._ops, config, self._stop_ops.wait)
+            try:
+                await run(self._protected, self._config, self._stop.wait)
+            except StartupError as error:
+                self._failure = error
+            finally:
+                self._stop_ops.set()
+
+    def _on_listening(self) -> None:
+        if self._ops.state is State.STARTING:
+            self._ops.state = State.SERVING
+        service = self._service
+        if service.ops_listener is not None:
+            announce(f"metrics and health on {url(service.ops_listener)}")
+        announce(f"serving {service.name} on {url(service.listener)}")
+
+    async def _follow_signals(self, group: anyio.abc.TaskGroup) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as received:
+            async for number in received:
+                if number not in _END:
+                    await self._reload()
+                elif self._ops.state is not State.DRAINING:
+                    self._ops.state = State.DRAINING
+                    group.start_soon(self._drain, signal.Signals(number).name)
+                else:
+                    log.warning("a second signal: ending at once")
+                    self._ending.cancel()
+
+    async def _drain(self, why: str) -> None:
+        graceful = self._service.graceful_timeout
+        began = anyio.current_time()
+        self._ending.deadline = began + graceful + _LAST_WORDS + _PATIENCE
+        look = self._controller.snapshot()
+        log.info(
+            "%s: draining for up to %g s; %d running, %d waiting",
+            why, graceful, look.in_flight, look.waiting,
+        )  # fmt: skip
+        if not await self._controller.drain(graceful):
+            left = self._controller.snapshot().in_flight
+            log.warning("%d still running after %g s are cancelled", left, graceful)
+        spent = anyio.current_time() - began
+        self._config.graceful_timeout = max(_LAST_WORDS, graceful - spent)
+        self._stop.set()
+
+    async def _reload(self) -> None:
+        path = self._service.policy_file
+        if path is None:
+            log.warning("SIGHUP: there is no policy file to read (--policy)")
+            return
+        try:
+            await self._controller.apply(read_policy(path))
+        except (PolicyFileError, UsageError) as error:
+            self._reloads.note(succeeded=False)
+            log.error("SIGHUP: the old policy stays in force: %s", error)
+        else:
+            self._reloads.note(succeeded=True)
+            log.info("SIGHUP: the policy of %s is in force", path)

@@ -1,0 +1,206 @@
+"""What does a policy mean, in words? What clients may do, what they see, what is switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from loadgate.policy import Concurrency, Policy, Queue, Rate, Signals
+
+_PER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
+
+_ALGORITHMS = {
+    "adaptive": "finds its own value from latency and throughput",
+    "fixed": "never moves",
+    "aimd": "rises by one while all is well and falls by a share after an overload",
+}
+
+_WINDOWS = {
+    "fixed-window": "windows that start on the clock: around a boundary up to twice as many pass",
+    "sliding-window-counter": "a sliding window, estimated from two counters",
+    "sliding-window-log": "an exact sliding window, which remembers every request",
+}
+
+
+def describe(policy: Policy) -> str:
+    """Say what `policy` does, as plain text of several paragraphs."""
+    return "\n".join(_paragraphs(policy)) + "\n"
+
+
+def warnings(policy: Policy) -> list[str]:
+    """What disables protection, or nearly so; each a sentence."""
+    found: list[str] = []
+    enforced = [rate for rate in policy.rates if rate.mode == "enforce"]
+    if not policy.rates:
+        found.append("There are no rates: one greedy client can take the whole service.")
+    elif not enforced:
+        found.append("No rate is enforced: one greedy client can take the whole service.")
+    for rate in policy.rates:
+        if rate.mode == "observe":
+            found.append(
+                f"Rate {rate.name!r} only observes: it decides and counts, refuses nobody."
+            )
+        elif rate.mode == "off":
+            found.append(f"Rate {rate.name!r} is off.")
+        elif rate.on_missing == "skip":
+            found.append(
+                f"Rate {rate.name!r} does not apply to requests without the key {rate.key!r}: "
+                "leaving it out is a free pass."
+            )
+    if policy.concurrency.mode == "observe":
+        found.append(
+            "The limit only observes: it learns and counts, but everyone runs at once and "
+            "nobody is refused when the service is full."
+        )
+    elif policy.concurrency.mode == "off":
+        found.append("The limit is off: nobody is refused when the service is full.")
+    if policy.signals.max_lag is None:
+        found.append(
+            "The event loop is not watched: handlers that burn CPU can make every answer late "
+            "without a single refusal."
+        )
+    return found
+
+
+def _paragraphs(policy: Policy) -> Iterator[str]:
+    yield "Rates: what each client may ask for (429 above it)"
+    if policy.rates:
+        for rate in policy.rates:
+            yield from _indented(_rate(rate))
+        if len(policy.rates) > 1:
+            yield from _indented(["All of them must agree: a refused request is charged by none."])
+    else:
+        yield from _indented(["none"])
+    yield ""
+    yield "Limit: how many requests run at once"
+    yield from _indented(_limit(policy.concurrency))
+    yield ""
+    yield "Queue: what happens above the limit (503 in the end)"
+    yield from _indented(_queue(policy.queue, policy.concurrency, policy.priorities))
+    yield ""
+    yield "Event loop"
+    yield from _indented(_signals(policy.signals))
+    yield ""
+    yield "What a client sees"
+    yield from _indented(_answers(policy))
+    yield ""
+    found = warnings(policy)
+    yield "Not protected" if found else "Everything is enforced."
+    yield from (f"  ! {warning}" for warning in found)
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _rate(rate: Rate) -> list[str]:
+    whose = "the client" if rate.key == "client" else f"its {rate.key!r}"
+    lines = [f"{rate.name}: {rate.limit:g} per {_period(rate.per)}, counted by {whose}"]
+    if rate.algorithm in _WINDOWS:
+        lines.append(f"  {rate.algorithm}: {_WINDOWS[rate.algorithm]}.")
+    else:
+        lines.append(
+            f"  {rate.algorithm}: up to {rate.burst:g} at once after a pause, then one every "
+            f"{seconds(rate.per / rate.limit)}."
+        )
+    if rate.on_outcome:
+        lines.append(f"  Charged when the request has ended as: {rate.charge}.")
+    lines.append(
+        {
+            "shared": f"  Requests without a {rate.key!r} share one count.",
+            "skip": f"  Requests without a {rate.key!r} are not counted.",
+            "refuse": f"  Requests without a {rate.key!r} are refused.",
+        }[rate.on_missing]
+    )
+    if rate.shared:
+        lines.append("  Counted in the shared store, for all processes together.")
+    if rate.mode != "enforce":
+        lines.append(f"  Mode {rate.mode}: refuses nobody.")
+    return lines
+
+
+def _limit(concurrency: Concurrency) -> list[str]:
+    if concurrency.mode == "off":
+        return ["off: every request runs at once"]
+    how = _ALGORITHMS.get(concurrency.algorithm, "moves as published")
+    # The limit itself knows best where it starts: defaults depend on the bounds.
+    start = concurrency.create().limit
+    if concurrency.algorithm == "fixed":
+        lines = [f"fixed: {start}; it {how}."]
+    else:
+        lines = [
+            f"{concurrency.algorithm}: starts at {start}, stays within {concurrency.min} and "
+            f"{concurrency.max}; it {how}."
+        ]
+    if concurrency.latency_target is not None:
+        lines.append(f"It also aims at a latency of {seconds(concurrency.latency_target)}.")
+    if concurrency.options:
+        options = ", ".join(f"{name} = {value!r}" for name, value in concurrency.options.items())
+        lines.append(f"Options: {options}.")
+    if concurrency.mode == "observe":
+        lines.append("Mode observe: it learns and counts what it would refuse, refuses nobody.")
+    return lines
+
+
+def _queue(queue: Queue, concurrency: Concurrency, priorities: Sequence[str]) -> list[str]:
+    if concurrency.mode != "enforce":
+        return ["nobody waits: the limit is not enforced"]
+    if queue.max_wait <= 0.0 or queue.max_queue == 0.0:
+        return ["nobody waits: a request that finds no free place is refused at once"]
+    lines = [f"A request waits at most {seconds(queue.max_wait)} for a place, then it is refused."]
+    if queue.max_queue is None:
+        lines.append(
+            f"How many may wait follows the throughput: as many as leave in half of "
+            f"{seconds(queue.max_wait)}."
+        )
+    else:
+        lines.append(f"Up to {queue.max_queue:g} waiters everyone may wait.")
+    many = "that" if queue.max_queue is None else f"{queue.max_queue:g}"
+    most = f"twice {many}" if queue.max_depth is None else f"{queue.max_depth:g}"
+    lines.append(
+        f"Above {many} a growing share of arrivals is refused at once, at {most} all of them."
+    )
+    if queue.discipline == "fifo":
+        lines.append("First come, first served.")
+    else:
+        lines.append("First come, first served; newest first once the queue has stood for 100 ms.")
+    if len(priorities) > 1:
+        lines.append(
+            f"Priorities: {', '.join(priorities)}; the first is served first, the last is "
+            "refused first."
+        )
+    lines.append("A request whose own timeout cannot be met is refused at once.")
+    return lines
+
+
+def _signals(signals: Signals) -> list[str]:
+    if signals.max_lag is None:
+        return ["not watched"]
+    return [f"Arrivals are refused (503) while it is more than {seconds(signals.max_lag)} late."]
+
+
+def _answers(policy: Policy) -> list[str]:
+    lines: list[str] = []
+    if any(rate.mode == "enforce" for rate in policy.rates):
+        lines.append(
+            "429 when its own rate is used up: Retry-After is the exact time at which the same "
+            "request passes."
+        )
+    lines.append(
+        "503 when the service is full: Retry-After is an estimate, and the request was "
+        "charged to no rate."
+    )
+    lines.append("Both say why, as application/problem+json.")
+    return lines
+
+
+def _period(per: float) -> str:
+    return _PER.get(per, seconds(per))
+
+
+def seconds(value: float) -> str:
+    """`value` seconds as people say it."""
+    if value < 1e-3:
+        return f"{value * 1e6:.3g} µs"
+    if value < 1.0:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:g} s"

@@ -1,0 +1,96 @@
+"""How does Hypercorn run an app in a loop that is ours? On a bound socket, until told to stop.
+
+Hypercorn's own ``serve`` reads its sockets from the configuration and says nothing when it
+listens. Here the socket is bound beforehand, so that a taken port is an error before anything
+starts and port 0 is known, and `on_listening` is called when the app's startup is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hypercorn.config import Config, Sockets
+from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
+
+
+class StartupError(Exception):
+    """The app's own startup failed or took too long; the message is the app's."""
+
+
+class BoundConfig(Config):
+    """A Hypercorn configuration for a socket that is bound already.
+
+    Args:
+        listener: The socket; Hypercorn closes it in the end.
+        on_listening: Called once, when the app has started and the socket listens.
+    """
+
+    def __init__(
+        self, listener: socket.socket, on_listening: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._listener = listener
+        self._on_listening = on_listening
+        # Without a handler of its own Hypercorn's log goes where the process's log goes. INFO
+        # would only repeat the address.
+        self.errorlog = logging.getLogger("hypercorn.error")
+        self.errorlog.setLevel(logging.WARNING)
+
+    def create_sockets(self) -> Sockets:
+        """Hand the socket over; Hypercorn asks for it just after the app's startup."""
+        self._listener.listen(self.backlog)
+        if self._on_listening is not None:
+            self._on_listening()
+        if self.ssl_enabled:
+            return Sockets([self._listener], [], [])
+        return Sockets([], [self._listener], [])
+
+
+async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]]) -> None:
+    """Serve `app` in the running loop (asyncio, uvloop or trio) until `stop` returns.
+
+    Then the socket is closed, idle connections too, and what still runs gets
+    ``config.graceful_timeout`` seconds. Signals are left to the caller. To end it, let `stop`
+    return: cancelling Hypercorn from outside leaves connections behind.
+
+    Args:
+        app: An ASGI app, whatever its ``__call__`` looks like.
+        config: Its socket and Hypercorn's settings.
+        stop: Returns when the server shall stop, as in ``event.wait``.
+
+    Raises:
+        StartupError: The app's startup failed.
+    """
+    try:
+        flavour = "hypercorn.asyncio" if _on_asyncio() else "hypercorn.trio"
+        # Looked up by name: the types of the two are only partly known to strict checkers.
+        serve: Any = importlib.import_module(flavour).serve
+        await serve(app, config, shutdown_trigger=stop, mode="asgi")
+    except (LifespanFailureError, LifespanTimeoutError) as error:
+        raise StartupError(str(error)) from None
+    except BaseExceptionGroup as group:
+        # The trio flavour wraps whatever leaves its nurseries.
+        failed = group.subgroup((LifespanFailureError, LifespanTimeoutError))
+        if failed is None:
+            raise
+        raise StartupError(str(_first(failed))) from None
+
+
+def _on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # narrowed to BaseExceptionGroup[Unknown]
+    return error  # pyright: ignore[reportUnknownVariableType]  # as above
