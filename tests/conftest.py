@@ -9,7 +9,7 @@ import pytest
 BACKENDS: list[Any] = [
     pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
     pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    pytest.param(("trio", {}), id="trio"),
+    pytest.param("trio", id="trio"),
 ]
 
 

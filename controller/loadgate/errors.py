@@ -27,7 +27,7 @@ class PolicyError(LoadgateError, ValueError):
 
     def under(self, prefix: str) -> PolicyError:
         """The same error, seen from the place that contains this setting."""
-        separator = "." if self.path and not self.path.startswith("[") else ""
+        separator = "." if prefix and self.path and not self.path.startswith("[") else ""
         return PolicyError(f"{prefix}{separator}{self.path}", self.problem)
 
 

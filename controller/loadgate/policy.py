@@ -81,7 +81,12 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
                 initial = _nearest(_INITIAL, self.min, self.max)
         else:
             initial = _nearest(initial, self.min, self.max)
-        return limits.create(self.algorithm, initial=initial, min=self.min, max=self.max, **options)
+        try:
+            return limits.create(
+                self.algorithm, initial=initial, min=self.min, max=self.max, **options
+            )
+        except PolicyError as error:
+            raise (error.under("options") if error.path in self.options else error) from None
 
 
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

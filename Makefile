@@ -1,0 +1,46 @@
+# Everything happens in this folder: nothing is installed into the system, no service is started.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test lint types unit format bench clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv with everything that development needs
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "loadgate needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv --upgrade-deps $(VENV) || \
+	  { echo "could not make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --group dev --constraint constraints.txt -e '.[all]'
+	@touch $@
+
+demo: setup ## Show loadgate protecting a real service under real load (one minute)
+	@$(BIN)/loadgate demo
+
+test: lint types unit ## Run everything that CI runs
+
+lint: setup ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## Check types, strictly, with both checkers
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+unit: setup ## Run every test, on asyncio, uvloop and trio
+	$(BIN)/python -m pytest
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure the cost of one decision
+	$(BIN)/python -m bench.decision
+
+clean: ## Remove everything that make has created
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

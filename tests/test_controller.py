@@ -1,0 +1,577 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import threading
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+from anyio.abc import TaskStatus
+
+from loadgate import (
+    AdmissionController,
+    Concurrency,
+    Outcome,
+    Overloaded,
+    Permit,
+    Policy,
+    Queue,
+    Rate,
+    RateLimited,
+    Reason,
+    Rejected,
+    UsageError,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def controller(
+    limit: int = 1,
+    *,
+    max_wait: float = 30.0,
+    max_queue: float = 1000,
+    max_depth: float | None = None,
+    rates: list[Rate] | None = None,
+) -> AdmissionController:
+    return AdmissionController(
+        Policy(
+            rates=rates or [],
+            concurrency=Concurrency("fixed", initial=limit, max=1000),
+            queue=Queue(max_wait, max_queue=max_queue, max_depth=max_depth),
+        )
+    )
+
+
+def is_idle(gate: AdmissionController) -> bool:
+    seen = gate.snapshot()
+    return (
+        seen.in_flight == seen.waiting == 0
+        and seen.arrived == seen.admitted + sum(seen.refused.values()) + seen.left
+        and seen.admitted == sum(seen.finished.values())
+    )
+
+
+async def hold(
+    gate: AdmissionController, *, task_status: TaskStatus[Permit] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    async with gate.admit() as permit:
+        task_status.started(permit)
+        await anyio.sleep_forever()
+
+
+async def test_a_request_holds_its_place_until_it_ends() -> None:
+    gate = controller()
+    async with gate.admit(client="a") as permit:
+        assert gate.snapshot().in_flight == 1
+        assert permit.wait == 0.0
+    assert is_idle(gate)
+    assert gate.snapshot().finished["success"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ValueError(), Outcome.ERROR),
+        (TimeoutError(), Outcome.OVERLOAD),
+        (KeyboardInterrupt(), Outcome.CANCELLED),
+    ],
+)
+async def test_an_exception_ends_the_permit_and_travels_on(
+    error: BaseException, outcome: Outcome
+) -> None:
+    gate = controller()
+    with pytest.raises(type(error)) as caught:
+        async with gate.admit():
+            raise error
+    assert caught.value is error
+    assert gate.snapshot().finished[outcome] == 1
+    assert is_idle(gate)
+
+
+async def test_the_handler_may_say_what_the_request_showed() -> None:
+    gate = controller()
+    async with gate.admit() as permit:
+        permit.outcome = Outcome.OVERLOAD
+    assert gate.snapshot().finished["overload"] == 1
+
+
+async def test_an_outcome_that_does_not_exist_is_an_error_and_the_place_is_free() -> None:
+    gate = controller()
+    with pytest.raises(ValueError, match="splendid"):
+        async with gate.admit() as permit:
+            permit.outcome = "splendid"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # what an untyped caller may do
+    assert is_idle(gate)
+
+
+async def test_an_answer_after_its_timeout_counts_as_overload() -> None:
+    gate = controller()
+    async with gate.admit(timeout=0.001):
+        await anyio.sleep(0.01)
+    assert gate.snapshot().finished["overload"] == 1
+    assert gate.snapshot().wasted > 0.0
+
+
+async def test_a_full_service_makes_the_next_one_wait_for_the_place() -> None:
+    gate = controller()
+    order: list[str] = []
+
+    async def second() -> None:
+        async with gate.admit() as permit:
+            order.append("second runs")
+            assert permit.wait > 0.0
+
+    async with anyio.create_task_group() as tasks, gate.admit():
+        tasks.start_soon(second)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.snapshot().waiting == 1
+        order.append("first ends")
+    assert order == ["first ends", "second runs"]
+    assert is_idle(gate)
+
+
+async def test_a_wait_is_bounded_and_says_so() -> None:
+    gate = controller(max_wait=0.01)
+    async with gate.admit():
+        with pytest.raises(Overloaded) as refused:
+            async with gate.admit():
+                raise AssertionError("it must not run")
+    assert refused.value.reason is Reason.WAIT_TIMEOUT
+    assert refused.value.status == 503
+    assert "queue.max_wait" in str(refused.value)
+    assert is_idle(gate)
+
+
+async def test_try_admit_never_waits() -> None:
+    gate = controller()
+    with gate.try_admit():
+        with pytest.raises(Overloaded), gate.try_admit():
+            raise AssertionError("it must not run")
+        assert gate.snapshot().waiting == 0
+    assert is_idle(gate)
+
+
+async def test_a_permit_that_may_wait_cannot_be_used_without_async() -> None:
+    gate = controller()
+    with pytest.raises(UsageError, match="async with"), gate.admit():
+        raise AssertionError("it must not run")
+    assert is_idle(gate)
+
+
+async def test_a_permit_is_used_once() -> None:
+    gate = controller()
+    permit = gate.admit()
+    async with permit:
+        pass
+    with pytest.raises(UsageError, match="once"):
+        async with permit:
+            raise AssertionError("it must not run")
+    permit.release()
+    permit.release()
+    assert is_idle(gate)
+
+
+async def test_releasing_early_frees_the_place_and_the_end_is_harmless() -> None:
+    gate = controller()
+    async with gate.admit() as permit:
+        permit.release()
+        assert gate.snapshot().in_flight == 0
+        async with gate.admit():
+            assert gate.snapshot().in_flight == 1
+    assert is_idle(gate)
+
+
+async def test_a_cancelled_waiter_gives_its_wait_back() -> None:
+    gate = controller()
+    async with gate.admit():
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(hold, gate)
+            await anyio.wait_all_tasks_blocked()
+            assert gate.snapshot().waiting == 5
+            tasks.cancel_scope.cancel()
+        assert gate.snapshot().waiting == 0
+    assert gate.snapshot().left == 5
+    assert is_idle(gate)
+
+
+async def test_a_place_granted_to_someone_who_is_cancelled_goes_to_the_next() -> None:
+    gate = controller()
+    ran: list[str] = []
+
+    async def third() -> None:
+        async with gate.admit():
+            ran.append("third")
+
+    async with anyio.create_task_group() as tasks:
+        scope = anyio.CancelScope()
+
+        async def second() -> None:
+            with scope:
+                async with gate.admit():
+                    ran.append("second")
+
+        async with gate.admit():
+            tasks.start_soon(second)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(third)
+            await anyio.wait_all_tasks_blocked()
+        # The place is granted to the second by now, who has not run since: cancel it.
+        scope.cancel()
+    assert "third" in ran
+    assert is_idle(gate)
+
+
+async def test_a_cancelled_request_frees_its_place_and_teaches_nothing() -> None:
+    gate = controller()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(hold, gate)
+        assert gate.snapshot().in_flight == 1
+        tasks.cancel_scope.cancel()
+    assert gate.snapshot().finished["cancelled"] == 1
+    assert is_idle(gate)
+
+
+async def test_a_rate_refuses_the_greedy_client_and_nobody_else() -> None:
+    gate = controller(limit=10, rates=[Rate("per-client", "2/minute")])
+    for _ in range(2):
+        async with gate.admit(client="greedy"):
+            pass
+    with pytest.raises(RateLimited) as refused:
+        async with gate.admit(client="greedy"):
+            raise AssertionError("it must not run")
+    assert refused.value.status == 429
+    assert 29.0 < refused.value.retry_after <= 30.0
+    assert refused.value.refusal.subject == "per-client"
+    async with gate.admit(client="polite"):
+        pass
+    assert gate.snapshot().refused["rate"] == 1
+    assert is_idle(gate)
+
+
+async def test_a_503_costs_the_client_nothing() -> None:
+    gate = controller(rates=[Rate("per-client", "2/hour")], max_queue=0, max_depth=0)
+    async with gate.admit(client="other"):
+        for _ in range(10):
+            with pytest.raises(Overloaded):
+                async with gate.admit(client="patient"):
+                    raise AssertionError("it must not run")
+    for _ in range(2):
+        async with gate.admit(client="patient"):
+            pass
+
+
+async def test_a_waiter_that_leaves_or_is_refused_is_charged_nothing() -> None:
+    gate = controller(rates=[Rate("per-client", "1/hour")], max_wait=0.01)
+    async with gate.admit(client="other"):
+        with anyio.move_on_after(0.001):
+            async with gate.admit(client="patient"):
+                raise AssertionError("it must not run")
+        with pytest.raises(Overloaded):
+            async with gate.admit(client="patient"):
+                raise AssertionError("it must not run")
+    async with gate.admit(client="patient"):
+        pass
+
+
+@pytest.mark.parametrize("cost", [0, -1.0, float("nan"), float("inf")])
+async def test_a_cost_that_means_nothing_is_a_clear_error(cost: float) -> None:
+    with pytest.raises(ValueError, match="cost must be"):
+        controller().admit(cost=cost)
+
+
+async def test_a_timeout_that_means_nothing_is_a_clear_error() -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        controller().admit(timeout=float("nan"))
+
+
+async def test_an_unknown_priority_is_a_clear_error() -> None:
+    with pytest.raises(UsageError, match="'urgent' is none of critical, default, background"):
+        controller().admit(priority="urgent")
+
+
+async def test_a_timeout_of_zero_is_refused_on_arrival() -> None:
+    gate = controller()
+    with pytest.raises(Overloaded) as refused:
+        async with gate.admit(timeout=0.0):
+            raise AssertionError("it must not run")
+    assert refused.value.reason is Reason.DEADLINE
+    assert is_idle(gate)
+
+
+async def test_guard_keeps_name_docs_and_signature_and_reads_the_client_from_the_call() -> None:
+    gate = controller(limit=10, rates=[Rate("per-user", "1/hour")])
+
+    def who(user_id: str, *_: int) -> str:
+        return user_id
+
+    @gate.guard(client=who, cost=1.0)
+    async def handler(user_id: str, size: int = 3) -> str:
+        """Answer."""
+        return user_id * size
+
+    assert handler.__name__ == "handler"
+    assert handler.__doc__ == "Answer."
+    assert list(inspect.signature(handler).parameters) == ["user_id", "size"]
+    assert inspect.iscoroutinefunction(handler)
+    assert await handler("a", 2) == "aa"
+    with pytest.raises(RateLimited):
+        await handler("a")
+    assert await handler("b") == "bbb"
+    assert is_idle(gate)
+
+
+async def test_guard_works_on_methods_and_without_arguments() -> None:
+    gate = controller()
+
+    class Service:
+        @gate.guard
+        async def answer(self, question: str) -> str:
+            assert gate.snapshot().in_flight == 1
+            return question.upper()
+
+    assert await Service().answer("why") == "WHY"
+    assert is_idle(gate)
+
+
+async def test_guard_holds_the_place_of_a_stream_until_it_is_closed() -> None:
+    gate = controller()
+
+    @gate.guard()
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(10):
+            yield number
+
+    stream = numbers()
+    assert await anext(stream) == 0
+    assert gate.snapshot().in_flight == 1
+    await stream.aclose()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # an async generator, typed as its iterator
+    assert is_idle(gate)
+
+
+async def test_guard_on_a_plain_function_is_a_clear_error() -> None:
+    with pytest.raises(TypeError, match="plain function"):
+
+        @controller().guard()
+        def handler() -> None: ...
+
+
+async def test_applying_a_policy_under_load_keeps_those_who_run_and_admits_those_who_wait() -> None:
+    gate = controller(limit=1)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(hold, gate)
+        await anyio.wait_all_tasks_blocked()
+        assert (gate.snapshot().in_flight, gate.snapshot().waiting) == (1, 3)
+        await gate.apply(
+            Policy(concurrency=Concurrency("fixed", initial=3), queue=Queue(30, max_queue=10))
+        )
+        await anyio.wait_all_tasks_blocked()
+        # The limit goes on from what was learned, within the new bounds.
+        assert gate.snapshot().limit == 1
+        await gate.apply(
+            Policy(concurrency=Concurrency("fixed", min=3), queue=Queue(30, max_queue=10))
+        )
+        assert (gate.snapshot().in_flight, gate.snapshot().waiting) == (3, 1)
+        tasks.cancel_scope.cancel()
+    assert is_idle(gate)
+
+
+async def test_buckets_survive_a_new_policy() -> None:
+    gate = controller(limit=5, rates=[Rate("per-client", "1/hour")])
+    async with gate.admit(client="a"):
+        pass
+    await gate.apply(Policy(rates=[Rate("per-client", "1/hour"), Rate("all", "100/s", key="all")]))
+    with pytest.raises(RateLimited):
+        async with gate.admit(client="a"):
+            raise AssertionError("it must not run")
+
+
+async def test_draining_refuses_arrivals_and_waiters_and_waits_for_those_who_run() -> None:
+    gate = controller()
+    refused: list[Reason] = []
+
+    async def ask() -> None:
+        try:
+            async with gate.admit():
+                raise AssertionError("it must not run")
+        except Overloaded as error:
+            refused.append(error.reason)
+
+    async with anyio.create_task_group() as tasks:
+        permit = gate.admit()
+        async with permit:
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert not await gate.drain(timeout=0.001)
+            await ask()
+
+            async def drained() -> None:
+                assert await gate.drain()
+                refused.append(Reason.DRAINING)
+
+            tasks.start_soon(drained)
+            await anyio.wait_all_tasks_blocked()
+    assert refused == [Reason.DRAINING] * 3
+    assert is_idle(gate)
+
+
+async def test_leaving_the_controller_refuses_whoever_waits_and_frees_it_for_another_loop() -> None:
+    gate = controller()
+
+    async def ask() -> None:
+        with pytest.raises(Overloaded) as refused:
+            async with gate.admit():
+                raise AssertionError("it must not run")
+        assert refused.value.reason is Reason.DRAINING
+
+    async with anyio.create_task_group() as tasks:
+        permit = gate.admit()
+        async with gate:
+            assert permit.begin()
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+        permit.release()
+    assert is_idle(gate)
+    assert not gate.watch.running
+
+
+async def test_the_watch_over_the_loop_runs_only_while_something_runs_or_waits() -> None:
+    gate = controller()
+    assert not gate.watch.running
+    async with gate.admit():
+        assert gate.watch.running
+        await anyio.sleep(0.02)
+        assert gate.watch.running
+    await anyio.sleep(0.02)
+    assert not gate.watch.running
+
+
+async def test_a_loop_that_stands_still_refuses_at_entry_and_tells_the_limit() -> None:
+    now = [100.0]
+    gate = AdmissionController(
+        Policy(concurrency=Concurrency("fixed", initial=10)), clock=lambda: now[0]
+    )
+    async with gate.admit():
+        now[0] += 0.2  # nothing else ran for 200 ms
+        with pytest.raises(Overloaded) as refused:
+            async with gate.admit():
+                raise AssertionError("it must not run")
+        assert refused.value.reason is Reason.LOOP_LAG
+        assert "signals.max_lag" in str(refused.value)
+        await anyio.sleep(0.02)  # the tick comes, and with it the stall's end
+        assert gate.snapshot().stalls == 1
+        async with gate.admit():
+            pass
+    assert is_idle(gate)
+
+
+def test_use_from_a_second_loop_or_thread_is_a_clear_error() -> None:
+    gate = controller(limit=5)
+
+    async def use() -> None:
+        async with gate.admit():
+            pass
+
+    asyncio.run(use())
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(use())
+    with pytest.raises(UsageError, match="another event loop"):
+        trio.run(use)
+    caught: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(use())
+        except UsageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1
+    with pytest.raises(UsageError, match="running event loop"), gate.try_admit():
+        raise AssertionError("it must not run")
+
+
+def test_a_controller_that_was_left_may_be_used_in_another_loop() -> None:
+    gate = controller(limit=5)
+
+    async def use() -> None:
+        async with gate, gate.admit():
+            pass
+
+    asyncio.run(use())
+    asyncio.run(use())
+    trio.run(use)
+    assert gate.snapshot().admitted == 3
+
+
+async def test_an_anonymous_client_and_keys_of_every_kind_have_buckets_of_their_own() -> None:
+    gate = controller(limit=5, rates=[Rate("per-client", "1/hour")])
+    for client in ("a", b"a", "", b"", None, "\ud800", "\x00", "a" * 10_000, {"client": "m"}):
+        async with gate.admit(client=client):
+            pass
+        with pytest.raises(RateLimited):
+            async with gate.admit(client=client):
+                raise AssertionError("it must not run")
+    with pytest.raises(TypeError):
+        async with gate.admit(client=42):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what an untyped caller may do
+            raise AssertionError("it must not run")
+    assert gate.snapshot().in_flight == 0
+
+
+async def test_a_hundred_thousand_troubled_admissions_leave_nothing_behind() -> None:
+    dice = random.Random(1)
+    gate = AdmissionController(
+        Policy(
+            rates=[Rate("per-client", "1000/second burst 100")],
+            concurrency=Concurrency("adaptive", initial=20, max=50),
+            queue=Queue(0.02, max_queue=30, max_depth=60),
+        ),
+        draw=dice.random,
+    )
+    left = [100_000]
+
+    async def trouble() -> None:
+        while left[0] > 0:
+            left[0] -= 1
+            kind = dice.random()
+            try:
+                with anyio.CancelScope() as scope:
+                    if kind < 0.2:
+                        scope.deadline = anyio.current_time() + dice.random() * 0.01
+                    async with gate.admit(
+                        client=str(dice.randrange(200)),
+                        priority=dice.choice(["critical", "default", "background"]),
+                        timeout=dice.choice([None, 0.0, 0.001, 0.01, 1.0]),
+                    ) as permit:
+                        if kind < 0.1:
+                            scope.cancel()
+                        if kind > 0.9:
+                            raise ValueError
+                        if kind > 0.8:
+                            permit.answered()
+                        if kind > 0.7:
+                            permit.release()
+                        if kind < 0.5:
+                            await anyio.lowlevel.checkpoint()
+            except (Rejected, ValueError):
+                if kind < 0.05:
+                    await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(120):
+            tasks.start_soon(trouble)
+    assert is_idle(gate)
+    seen = gate.snapshot()
+    assert seen.arrived == 100_000
+    assert min(seen.refused["wait_timeout"], seen.refused["deadline"], seen.left) >= 0
+    assert 1 <= seen.limit <= 50
+    async with gate.admit(client="afterwards"):
+        assert gate.snapshot().in_flight == 1
+    assert is_idle(gate)
