@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from loadgate.integrations.loadgen.http1 import request
-from loadgate.integrations.loadgen.plan import ClientClass, Plan
+from loadgate.integrations.loadgen.plan import ClientClass, Plan, client_name
 from loadgate.integrations.loadgen.result import Rows
 from loadgate.integrations.loadgen.schedule import arrivals, stream
 
@@ -45,7 +45,7 @@ class Group:
         self.kept = one.connection == "keep"
         self.due = arrivals(one, plan.phases, plan.seed)
         self.payloads = [
-            request(one, host, f"{one.name}-{index}" if one.clients else "")
+            request(one, host, client_name(one, index) if one.clients else "")
             for index in range(max(1, one.clients))
         ]
         self.dice = stream(one, plan.seed, "clients")

@@ -44,9 +44,10 @@ class ClientClass(msgspec.Struct, frozen=True, kw_only=True):
         body: Text of the request body; empty means none.
         chunked: Send the body chunked, instead of with a content-length.
         clients: How many clients the class consists of. Each request comes from one of them,
-            drawn at random, and names it in `client_header` as `name-0`, `name-1`, ...
-            0 sends no such header.
+            drawn at random, and names it in `client_header`. 0 sends no such header.
         client_header: The header that carries the name of the client.
+        client_name: How clients are named: `name` is the class, `index` counts from 0, `high` and
+            `low` are its two bytes, so that `10.0.{high}.{low}` makes addresses.
         timeout: Patience in seconds, counted from the intended start; then the client
             closes its socket. Above zero, at most 300.
         connection: "keep" uses connections again and opens one more when all are busy;
@@ -64,6 +65,7 @@ class ClientClass(msgspec.Struct, frozen=True, kw_only=True):
     chunked: bool = False
     clients: int = 0
     client_header: str = "x-client"
+    client_name: str = "{name}-{index}"
     timeout: float = 1.0
     connection: Literal["keep", "new"] = "keep"
 
@@ -124,6 +126,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return starts
 
 
+def client_name(one: ClientClass, index: int) -> str:
+    """What the client number `index` of a class calls itself."""
+    high, low = divmod(index, 256)
+    return one.client_name.format(name=one.name, index=index, high=high, low=low)
+
+
 def _demand(holds: bool, field: str, value: object, bound: str) -> None:
     if not holds:
         raise ValueError(f"{field}: {value!r} must be {bound}")
@@ -164,7 +172,11 @@ def _check_class(one: ClientClass, phases: int, duration: float) -> None:
             one.arrivals[-1],
             f"within the {duration:g} s of the phases",
         )
-    text = [one.method, one.path, one.client_header]
+    try:
+        named = client_name(one, 0)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{field}.client_name: {one.client_name!r}: {error}") from None
+    text = [one.method, one.path, one.client_header, named]
     text += [part for header in one.headers for part in header]
     if any(mark in part for part in text for mark in "\r\n"):
         raise ValueError(f"{field}: method, path and headers must not contain line breaks")

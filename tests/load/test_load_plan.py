@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from loadgate.integrations.loadgen import ClientClass, Phase, Plan, Result, Rows
+from loadgate.integrations.loadgen.plan import client_name
 
 GOOD: dict[str, Any] = {
     "url": "http://127.0.0.1:1",
@@ -38,6 +39,7 @@ def make_plan(**change: Any) -> Plan:
         ({"classes": (ClientClass(name="a", timeout=float("inf")),)}, "classes[a].timeout"),
         ({"classes": (ClientClass(name="a", arrivals=(0.2, 0.1)),)}, "classes[a].arrivals"),
         ({"classes": (ClientClass(name="a", arrivals=(2.0,)),)}, "classes[a].arrivals"),
+        ({"classes": (ClientClass(name="a", client_name="{no}"),)}, "classes[a].client_name"),
         ({"classes": (ClientClass(name="a", path="a b"),)}, "classes[a].path"),
         ({"classes": (ClientClass(name="a", headers=(("x", "1\r\ny: 2"),)),)}, "classes[a]"),
     ],
@@ -50,6 +52,12 @@ def test_a_wrong_plan_names_the_field(change: dict[str, Any], field: str) -> Non
 def test_a_plan_survives_json() -> None:
     plan = make_plan(classes=(ClientClass(name="a", rates=((1.0, 2.0),), body="é"),))
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+
+
+def test_clients_can_be_named_as_addresses() -> None:
+    one = ClientClass(name="a", client_name="10.0.{high}.{low}")
+    assert client_name(one, 259) == "10.0.1.3"
+    assert client_name(ClientClass(name="a"), 259) == "a-259"
 
 
 def make_result() -> Result:

@@ -1,0 +1,1 @@
+"""The demo: one service, the same traffic twice, first without loadgate and then with it."""

@@ -1,0 +1,167 @@
+"""How are the two services started? The same app and server; only the command differs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from loadgate.integrations.demo.record import Sample
+from loadgate.integrations.loadgen.process import environment
+
+APP: Final = "loadgate.integrations.demo.service:app"
+POLICY: Final = Path(__file__).with_name("policy.toml")
+
+# A cold start imports a web server; a busy machine needs some seconds for that.
+STARTUP: Final = 20.0
+
+# loadgate serve drains; the demo's own requests are over by then.
+SHUTDOWN: Final = 5.0
+
+
+class ServerError(RuntimeError):
+    """The sample service did not start, or ended by itself; the message holds its last words."""
+
+
+class Server:
+    """A running service."""
+
+    def __init__(self, url: str, stats: str) -> None:
+        self.url = url
+        self._stats = stats
+
+    async def look(self, at: float) -> Sample:
+        """Ask it how it is.
+
+        Raises:
+            OSError: It does not answer.
+        """
+        text = await get(self._stats)
+        if text.strip().isdigit():
+            return Sample(at, float(text))
+        return Sample(
+            at,
+            in_flight=_gauge(text, "in_flight"),
+            waiting=_gauge(text, "waiting"),
+            limit=_gauge(text, "limit"),
+        )
+
+
+def bare_command(port: int) -> list[str]:
+    """Serve the app as one does without loadgate."""
+    worker = "uvloop" if find_spec("uvloop") else "asyncio"
+    return [
+        sys.executable, "-m", "hypercorn", "--worker-class", worker,
+        "--bind", f"127.0.0.1:{port}", "--log-level", "WARNING", APP,
+    ]  # fmt: skip
+
+
+def guarded_command(port: int, metrics_port: int) -> list[str]:
+    """Serve the same app behind loadgate, with the policy beside this file.
+
+    The load plays the reverse proxy that many clients come through.
+    """
+    return [
+        sys.executable, "-m", "loadgate.integrations.cli", "serve", APP,
+        "--policy", str(POLICY), "--trusted-proxy", "127.0.0.1",
+        "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}",
+    ]  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def serving(guarded: bool) -> AsyncIterator[Server]:
+    """Run the service in a process of its own; it is gone afterwards, whatever happens.
+
+    Raises:
+        ServerError: It does not start.
+    """
+    port, metrics_port = free_ports()
+    url = f"http://127.0.0.1:{port}"
+    command = guarded_command(port, metrics_port) if guarded else bare_command(port)
+    stats = f"http://127.0.0.1:{metrics_port}/metrics" if guarded else f"{url}/stats"
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment(),
+            start_new_session=True,  # Hypercorn has a worker: both must go
+        )
+        try:
+            server = Server(url, stats)
+            await _ready(process, server)
+            yield server
+        except OSError as error:
+            log.seek(0)
+            words = log.read().decode(errors="replace").strip()
+            raise ServerError(f"{' '.join(command)}\n{words[-2000:]}\n{error}") from error
+        finally:
+            await _stop(process)
+
+
+async def _ready(process: asyncio.subprocess.Process, server: Server) -> None:
+    async with asyncio.timeout(STARTUP):
+        while True:
+            if process.returncode is not None:
+                raise OSError(f"ended with exit code {process.returncode}")
+            with contextlib.suppress(OSError):
+                await server.look(0.0)
+                return
+            await asyncio.sleep(0.05)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(process.wait()), SHUTDOWN)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that were free a moment ago."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+async def get(url: str) -> str:
+    """Fetch a page of the local service.
+
+    Raises:
+        OSError: There is no answer within a second, or not a 200.
+    """
+    host, _, path = url.removeprefix("http://").partition("/")
+    name, _, port = host.partition(":")
+    async with asyncio.timeout(1.0):
+        reader, writer = await asyncio.open_connection(name, int(port))
+        try:
+            writer.write(
+                f"GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode()
+            )
+            answer = await reader.read(-1)
+        finally:
+            writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200" not in head[:16]:
+        raise ConnectionError(f"{url}: {head[:60]!r}")
+    return body.decode(errors="replace")
+
+
+def _gauge(metrics: str, name: str) -> float:
+    """Read one gauge of loadgate from a Prometheus page, summed over its series."""
+    found = re.findall(rf"^loadgate_{name}(?:\{{[^}}]*\}})? (\S+)", metrics, re.MULTILINE)
+    return sum(float(value) for value in found)
