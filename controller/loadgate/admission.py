@@ -119,6 +119,7 @@ class Admission:
         self.places = 1
         self.ended_waits: list[Ticket] = []
         self._read_limit()
+        telemetry.limit_rises = 0  # where a limit starts is no change
 
     # -- arriving ---------------------------------------------------------------------
 
@@ -145,7 +146,10 @@ class Admission:
         telemetry.at = now
         telemetry.arrived += 1
         telemetry.admitted += 1
+        telemetry.admitted_in[ticket.level] += 1
         self.in_flight = in_flight = in_flight + 1
+        if in_flight > telemetry.peak:
+            telemetry.peak = in_flight
         ticket.state = RUNNING
         ticket.arrived = ticket.started = now
         ticket.crowd = in_flight
@@ -236,8 +240,9 @@ class Admission:
         in_flight = self.in_flight
         if (passed := now - telemetry.at) > 0.0:
             telemetry.busy += in_flight * passed
-            if depth := self.room.depth:
-                telemetry.queued += depth * passed
+            if in_flight >= self.places:
+                telemetry.saturated += passed
+                telemetry.queued += self.room.depth * passed
         telemetry.at = now
         self.in_flight = in_flight - 1
         held = now - ticket.started
@@ -291,6 +296,7 @@ class Admission:
 
     def stalled(self, now: float, duration: float) -> None:
         """The event loop stood still for `duration` seconds until `now`."""
+        self.settle_time(now)
         self.telemetry.stalls += 1
         self.telemetry.stalled += duration
         self.limit.on_stall(now, duration)
@@ -350,8 +356,15 @@ class Admission:
         places = self.limit.limit
         # A limit of the user's own may answer anything. Whatever is not a number of at least
         # one changes nothing: the last good number stays (NaN compares false here).
-        if places >= 1:
-            self.places = int(places)
+        if places >= 1 and (places := int(places)) != self.places:
+            telemetry = self.telemetry
+            telemetry.limit_seconds += self.places * (telemetry.at - telemetry.limit_at)
+            telemetry.limit_at = telemetry.at
+            if places > self.places:
+                telemetry.limit_rises += 1
+            else:
+                telemetry.limit_falls += 1
+            self.places = places
 
     def _grant(self, ticket: Ticket, now: float) -> None:
         self._run(ticket, now)
@@ -361,7 +374,11 @@ class Admission:
     def _run(self, ticket: Ticket, now: float) -> None:
         """Give a place, wherever the ticket comes from; the time integrals stand at `now`."""
         self.in_flight += 1
-        self.telemetry.admitted += 1
+        telemetry = self.telemetry
+        telemetry.admitted += 1
+        telemetry.admitted_in[ticket.level] += 1
+        if self.in_flight > telemetry.peak:
+            telemetry.peak = self.in_flight
         ticket.state = RUNNING
         ticket.started = now
         ticket.crowd = self.in_flight
@@ -410,6 +427,7 @@ class Admission:
     ) -> Refuse:
         ticket.state = ENDED
         self.telemetry.refused[reason] += 1
+        self.telemetry.overloaded_in[ticket.level] += 1
         stage = Stage.SHED if reason in _SHED else Stage.LIMIT
         refusal = Refuse(stage, reason, self.retry_after(), observed, bound)
         ticket.refusal = refusal
@@ -426,4 +444,6 @@ class Admission:
         if (passed := now - telemetry.at) > 0.0:
             telemetry.busy += self.in_flight * passed
             telemetry.queued += self.room.depth * passed
+            if self.in_flight >= self.places:
+                telemetry.saturated += passed
         telemetry.at = now

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from loadgate.admission import Admission, Ticket
-from loadgate.decisions import Outcome, Refuse
+from loadgate.decisions import Outcome, Reason, Refuse
 from loadgate.errors import UsageError
 from loadgate.guard import guarded
 from loadgate.limits.fixed import FixedLimit
@@ -22,7 +22,14 @@ from loadgate.policy import Concurrency, Policy, Queue
 from loadgate.rates.group import Client, RateSet
 from loadgate.shedding.depth import DepthRule
 from loadgate.signals import LoopWatch
-from loadgate.telemetry import Snapshot, Telemetry
+from loadgate.telemetry import (
+    EDGES,
+    WAIT_EDGES,
+    ClassCounts,
+    Snapshot,
+    Telemetry,
+    with_edges,
+)
 from loadgate.waiting import WaitingRoom
 
 P = ParamSpec("P")
@@ -65,8 +72,12 @@ class AdmissionController:
         self.draw = draw
         self.loop: Any = _UNCLAIMED
         self._trio_token: Any = None
-        self.telemetry = Telemetry()
-        self.telemetry.at = clock()
+        queue = self.policy.queue
+        self.telemetry = Telemetry(
+            with_edges(EDGES, self.policy.concurrency.latency_target),
+            with_edges(WAIT_EDGES, queue.max_wait, queue.max_wait / 2),
+        )
+        self.telemetry.begin(clock())
         self.admission = Admission(
             _limit(self.policy.concurrency),
             _depth(self.policy.queue),
@@ -76,6 +87,7 @@ class AdmissionController:
         )
         self.rates: RateSet | None = None
         self.settles = False
+        self._classes = self.policy.priorities
         self._follow_policy()
         self.watch = LoopWatch(clock, self._busy, self.admission.stalled)
         self._drained: anyio.Event | None = None
@@ -189,23 +201,41 @@ class AdmissionController:
         """Everything there is to know, at this moment."""
         now = self.clock()
         admission = self.admission
-        admission.settle_time(now)
         telemetry = self.telemetry
+        in_flight, waiting, limit = admission.in_flight, admission.room.depth, admission.places
+        # The integrals are carried on to `now` here and not in place, so that a scrape from
+        # another thread cannot disturb them.
+        passed = max(0.0, now - telemetry.at)
         max_queue, max_depth = admission.thresholds()
         return Snapshot(
             name=self.name,
             at=now,
-            limit=admission.places,
-            in_flight=admission.in_flight,
-            waiting=admission.room.depth,
+            limit=limit,
+            in_flight=in_flight,
+            waiting=waiting,
             arrived=telemetry.arrived,
             admitted=telemetry.admitted,
             finished={outcome.value: n for outcome, n in telemetry.outcomes.items()},
             refused={reason.value: n for reason, n in telemetry.refused.items()},
             would_refuse={reason.value: n for reason, n in telemetry.would_refuse.items()},
             left=telemetry.left,
-            busy=telemetry.busy,
-            queued=telemetry.queued,
+            classes={
+                name: ClassCounts(admitted, rate_limited, overloaded)
+                for name, admitted, rate_limited, overloaded in zip(
+                    self.policy.priorities,
+                    telemetry.admitted_in,
+                    telemetry.rate_limited_in,
+                    telemetry.overloaded_in,
+                    strict=False,
+                )
+            },
+            peak=telemetry.peak_lately(in_flight, now),
+            busy=telemetry.busy + in_flight * passed,
+            queued=telemetry.queued + waiting * passed,
+            limit_seconds=telemetry.limit_seconds + limit * max(0.0, now - telemetry.limit_at),
+            saturated=telemetry.saturated + (passed if in_flight >= limit else 0.0),
+            limit_rises=telemetry.limit_rises,
+            limit_falls=telemetry.limit_falls,
             held=telemetry.held,
             wasted=telemetry.wasted,
             latency=telemetry.latency.freeze(),
@@ -336,6 +366,10 @@ class AdmissionController:
         permit.refuse_now(refusal)
         self.telemetry.arrived += 1
         self.telemetry.refused[refusal.reason] += 1
+        if refusal.reason is Reason.RATE:
+            self.telemetry.rate_limited_in[permit.level] += 1
+        else:
+            self.telemetry.overloaded_in[permit.level] += 1
 
     def settle_rates(self, permit: Permit, now: float, outcome: Outcome) -> None:
         """Charge the rates that count outcomes."""
@@ -354,6 +388,8 @@ class AdmissionController:
 
     def _follow_policy(self) -> None:
         policy = self.policy
+        self.telemetry.classes_changed(self._classes, policy.priorities)
+        self._classes = policy.priorities
         if self.rates is not None:
             self.rates.update(policy.rates)
         elif policy.rates:

@@ -1,13 +1,14 @@
 """What happened? Plain counters, time integrals and histograms, read when somebody asks.
 
-Nothing here is pushed anywhere. The hot path adds to slots; a scrape reads them. Time
-integrals (`busy`, `queued`) give exact means between any two scrapes, which sampled gauges
-cannot.
+Nothing here is pushed anywhere. The hot path adds to slots; a scrape reads them, and reading
+changes nothing that counts. Time integrals (`busy`, `queued`, `limit_seconds`, `saturated`)
+give exact means between any two scrapes, which sampled gauges cannot.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,26 @@ from loadgate.decisions import Outcome, Reason
 EDGES: tuple[float, ...] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+
+# A wait is bounded by `max_wait`, usually 0.1 s, so most of what there is to see lies below it.
+WAIT_EDGES: tuple[float, ...] = (0.0005, *EDGES)
+
+# Seconds after which a peak is forgotten at the earliest; it is forgotten at the latest after
+# twice as long (if somebody looks). The usual scrape interval is 15 to 60 s.
+PEAK_MEMORY = 60.0
+
+# Priority classes that are counted from the start; a policy with more of them makes room.
+CLASSES = 8
+
+
+def with_edges(edges: tuple[float, ...], *extra: float | None) -> tuple[float, ...]:
+    """`edges` and `extra` in order: a quantile is exact only where an edge is.
+
+    Args:
+        edges: Upper edges in seconds.
+        extra: Bounds that matter, in seconds; None and 0 are left out.
+    """
+    return tuple(sorted({*edges, *(edge for edge in extra if edge)}))
 
 
 class Histogram:
@@ -61,10 +82,16 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Telemetry:
-    """The counters of one controller. They only ever grow."""
+    """The counters of one controller. They only ever grow.
+
+    Args:
+        latency_edges: Upper edges of the latency histogram in seconds.
+        wait_edges: Upper edges of the wait histogram in seconds.
+    """
 
     __slots__ = (
         "admitted",
+        "admitted_in",
         "arrived",
         "at",
         "busy",
@@ -74,9 +101,19 @@ class Telemetry:
         "held",
         "latency",
         "left",
+        "limit_at",
+        "limit_falls",
+        "limit_rises",
+        "limit_seconds",
         "outcomes",
+        "overloaded_in",
+        "peak",
+        "peak_before",
+        "peak_since",
         "queued",
+        "rate_limited_in",
         "refused",
+        "saturated",
         "stalled",
         "stalls",
         "wait",
@@ -84,9 +121,17 @@ class Telemetry:
         "would_refuse",
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        latency_edges: tuple[float, ...] = EDGES,
+        wait_edges: tuple[float, ...] = WAIT_EDGES,
+    ) -> None:
         self.arrived = 0
         self.admitted = 0
+        # By priority class.
+        self.admitted_in = [0] * CLASSES
+        self.rate_limited_in = [0] * CLASSES
+        self.overloaded_in = [0] * CLASSES
         self.finished = 0
         self.left = 0
         self.evicted = 0
@@ -101,8 +146,52 @@ class Telemetry:
         self.wasted = 0.0
         self.stalls = 0
         self.stalled = 0.0
-        self.latency = Histogram()
-        self.wait = Histogram()
+        # Time with every place taken, and the integral of the limit up to `limit_at`.
+        self.saturated = 0.0
+        self.limit_seconds = 0.0
+        self.limit_at = 0.0
+        self.limit_rises = 0
+        self.limit_falls = 0
+        # The most that ran at once since `peak_since`, and in the stretch of time before it.
+        self.peak = 0
+        self.peak_before = 0
+        self.peak_since = 0.0
+        self.latency = Histogram(latency_edges)
+        self.wait = Histogram(wait_edges)
+
+    def begin(self, now: float) -> None:
+        """Time starts at `now`; called once, before anything is counted."""
+        self.at = self.limit_at = self.peak_since = now
+
+    def peak_lately(self, in_flight: int, now: float) -> int:
+        """The most that ran at once in the last `PEAK_MEMORY` seconds, and up to as long before.
+
+        Two readers do not disturb each other: time decides what is forgotten, not reading.
+        """
+        lately = max(self.peak_before, self.peak)
+        if now - self.peak_since >= PEAK_MEMORY:
+            self.peak_before, self.peak, self.peak_since = self.peak, in_flight, now
+        return lately
+
+    def classes_changed(self, old: Sequence[str], new: Sequence[str]) -> None:
+        """The priority classes have other names now: counts follow the names."""
+        for counts in (self.admitted_in, self.rate_limited_in, self.overloaded_in):
+            kept = dict(zip(old, counts, strict=False))
+            counts[:] = [kept.get(name, 0) for name in new] + [0] * (CLASSES - len(new))
+
+
+class ClassCounts(msgspec.Struct, frozen=True, gc=False):
+    """What became of the requests of one priority class.
+
+    Attributes:
+        admitted: They got a place.
+        rate_limited: They were refused with 429.
+        overloaded: They were refused with 503.
+    """
+
+    admitted: int
+    rate_limited: int
+    overloaded: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,8 +209,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         refused: Requests refused, by reason; `rate` is the 429s.
         would_refuse: Requests that a stage in `observe` mode would have refused, by reason.
         left: Waiters that were cancelled or whose client left before they had a place.
+        classes: What became of requests, by priority class.
+        peak: The most requests that ran at once in the last one or two minutes.
         busy: Integral of `in_flight` over time, seconds.
         queued: Integral of `waiting` over time, seconds.
+        limit_seconds: Integral of `limit` over time, seconds.
+        saturated: Seconds during which every place was taken.
+        limit_rises: Times the limit has risen.
+        limit_falls: Times the limit has fallen.
         held: Sum of the times that places were occupied by requests that ended, seconds.
         wasted: Part of `held` spent on requests nobody waited for any more, seconds.
         latency: Seconds to the first answer.
@@ -149,8 +244,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int]
     would_refuse: dict[str, int]
     left: int
+    classes: dict[str, ClassCounts]
+    peak: int
     busy: float
     queued: float
+    limit_seconds: float
+    saturated: float
+    limit_rises: int
+    limit_falls: int
     held: float
     wasted: float
     latency: HistogramSnapshot
