@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -75,6 +76,10 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
         charge: "arrival", or what charges it afterwards: outcomes and HTTP statuses, as in
             "error", "401 403" or "4xx overload". Such a rate is checked on arrival and charged
             when the request has ended that way ("three failed logins a minute").
+        match: The rate applies only to clients whose mapping has these entries, as in
+            {"route": "/search"} or {"tier": ["free", "trial"]}; to all when empty. This is how
+            routes and tiers get rates of their own.
+        exempt: Values of `key` to which the rate does not apply.
         shared: Whether the state lives in the shared store rather than in this process.
         max_keys: Most keys remembered, at least 1.
         max_bytes: Most bytes of state and keys remembered, at least 1024.
@@ -93,6 +98,10 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
     on_missing: str = "shared"
     mode: str = "enforce"
     charge: str = "arrival"
+    match: Mapping[str, str | Sequence[str]] = msgspec.field(
+        default_factory=dict[str, str | Sequence[str]]
+    )
+    exempt: Sequence[str] = ()
     shared: bool = False
     max_keys: int = DEFAULT_MAX_KEYS
     max_bytes: int = DEFAULT_MAX_BYTES
@@ -104,6 +113,7 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
         one_of("on_missing", self.on_missing, ON_MISSING)
         one_of("mode", self.mode, MODES)
         charged_by(self.charge)
+        self._check_lists()
         whole("max_keys", self.max_keys, least=1)
         whole("max_bytes", self.max_bytes, least=1024)
         if type(self.shared) is not bool:
@@ -117,6 +127,22 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
         msgspec.structs.force_setattr(self, "limit", limit)
         msgspec.structs.force_setattr(self, "per", per)
         msgspec.structs.force_setattr(self, "burst", burst)
+
+    def _check_lists(self) -> None:
+        if not isinstance(self.match, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
+            raise PolicyError("match", f"must map names to values, not {self.match!r}")
+        for name, value in self.match.items():
+            _text("match", name)
+            _texts(f"match.{name}", [value] if isinstance(value, str) else value)
+            if not value:
+                raise PolicyError(f"match.{name}", "is empty, so the rate would never apply")
+        _texts("exempt", self.exempt)
+        plain = {
+            name: value if isinstance(value, str) else tuple(value)
+            for name, value in self.match.items()
+        }
+        msgspec.structs.force_setattr(self, "match", plain)
+        msgspec.structs.force_setattr(self, "exempt", tuple(self.exempt))
 
     def _from_text(self) -> tuple[float, float, float]:
         limit, per, burst = parse(self.rate)
@@ -252,6 +278,14 @@ def one_of(path: str, value: str, known: tuple[str, ...]) -> str:
 def _text(path: str, value: str) -> None:
     if type(value) is not str or not value.strip():
         raise PolicyError(path, f"must be text and not empty, not {value!r}")
+
+
+def _texts(path: str, values: Sequence[str]) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
+        raise PolicyError(path, f"must be a list of texts, not {values!r}")
+    for value in values:
+        if type(value) is not str:
+            raise PolicyError(path, f"must hold texts, not {value!r}")
 
 
 def _nearest(value: object, known: tuple[str, ...] | dict[str, float]) -> str:

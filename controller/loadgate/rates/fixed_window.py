@@ -1,0 +1,218 @@
+"""Fixed window: `limit` in each window of `per` seconds, counted from 0.
+
+State per key: one float. Burst at a boundary: up to 2 x limit within a moment, the end of one
+window and the start of the next; over any T seconds at most limit x (T/per + 2). Error: none
+against its own definition, but that definition is a poor fit for most purposes; it is here
+because quotas ("1000 a day, from midnight") are sold that way. Windows begin at multiples of
+`per` on the caller's clock.
+
+A fixed window is a token bucket whose clock stands still within a window and then advances by a
+whole `limit`, and so it is written: `level <= clock` is an unused window, `level = clock +
+limit` a spent one.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import le
+from typing import Final
+
+from loadgate.decisions import Quota
+from loadgate.rates.base import Limiter, check, until
+from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.table import (
+    IDLE_SECONDS,
+    REQUESTS_PER_WALK,
+    STEPS_PER_WALK,
+    Key,
+    KeyTable,
+    SharedBucket,
+    overflow,
+    plain,
+    receipt_key,
+)
+
+# Whole costs add exactly. Fractions (cost=0.1) do not: as in `token_bucket.py`.
+_OF_LIMIT: Final = 2.0**-40
+_OF_CLOCK: Final = 2.0**-48
+_WALK_MASK: Final = REQUESTS_PER_WALK - 1
+_FLOAT_BYTES: Final = 24
+
+
+class FixedWindow(Limiter[float]):
+    """A fixed window for each key.
+
+    Args:
+        limit: Cost units per window, whole.
+        per: Seconds of a window, positive.
+        burst: None, or the limit: a window has no other burst.
+        name: Put into every `Quota`.
+        max_keys: Most keys remembered.
+        max_bytes: Most bytes of keys and state.
+
+    Raises:
+        PolicyError: A value is out of bounds.
+    """
+
+    __slots__ = ("_idle", "_limit", "_origin", "_per", "_room", "_settled", "_walk_at")
+
+    def __init__(
+        self,
+        limit: float,
+        per: float = 1.0,
+        burst: float | None = None,
+        *,
+        name: str = "",
+        max_keys: int = DEFAULT_MAX_KEYS,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        limit, per, _ = bounds("fixed-window", limit, per, burst)
+        super().__init__(name, KeyTable(le, _FLOAT_BYTES, max_keys, max_bytes))
+        self._settled = -math.inf
+        self._set(limit, per, 0.0)
+
+    def _set(self, limit: float, per: float, origin: float) -> None:
+        self._limit = limit
+        self._per = per
+        self._origin = origin
+        self._room = limit + limit * _OF_LIMIT
+        self._idle = limit * math.ceil(IDLE_SECONDS / per)
+        self._walk_at = -math.inf
+
+    def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
+        """Charge `cost` to the window of `key` that holds `now`, or nothing.
+
+        Raises:
+            ValueError: The cost is not positive and finite, or `now` is not finite.
+            TypeError: The key is neither str nor bytes.
+        """
+        level = self._get(key)
+        if level is None:
+            return self._hit_unknown(key, now, cost)
+        window = now // self._per
+        clock = window * self._limit + self._origin
+        if level < clock:
+            level = clock
+        if clock >= self._walk_at and not (self.allowed + self.refused) & _WALK_MASK:
+            self._states[key] = level
+            self._walk(clock)
+        after = level + cost
+        if level < after <= clock + self._room + clock * _OF_CLOCK:
+            self._states[key] = after
+            self.allowed += 1
+            limit = self._limit
+            left = limit - (after - clock)
+            return Quota(
+                True,
+                limit,
+                left if left > 0.0 else 0.0,
+                (window + 1.0) * self._per - now,
+                0.0,
+                key,
+                cost,
+                now,
+                self.name,
+            )
+        check(now, cost)
+        level = self._sane(level, clock)
+        allowed = self._fits(level, cost, now)
+        # A cost too small to move the level still moves it.
+        self._states[key] = max(level + cost, math.nextafter(level, math.inf)) if allowed else level
+        self.allowed += allowed
+        self.refused += not allowed
+        return self._answer(key, level, now, cost, allowed=allowed)
+
+    def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
+        check(now, cost)
+        clock = self._clock(now)
+        if cost > self._limit:
+            self.refused += 1
+            plain(key)
+            return self._answer(key, clock, now, cost, allowed=False)
+        place = self._table.place(key, clock, clock - self._idle)
+        self._states.setdefault(place, clock)
+        if isinstance(place, SharedBucket):
+            return overflow(self.hit(place, now, cost), key, place)
+        return self.hit(place, now, cost)
+
+    def _clock(self, now: float) -> float:
+        return now // self._per * self._limit + self._origin
+
+    def _walk(self, clock: float) -> None:
+        if self._table.walk(clock - self._idle, STEPS_PER_WALK):
+            self._walk_at = clock + self._idle / 2.0
+
+    def _fits(self, level: float, cost: float, now: float) -> bool:
+        clock = self._clock(now)
+        return max(level, clock) + cost <= clock + self._room + clock * _OF_CLOCK
+
+    def _sane(self, level: float, clock: float) -> float:
+        """The level, brought back into one window after the clock stepped back or a change.
+
+        A step back by one window is waited out; after a longer one the window counts as spent.
+        """
+        debt = level - clock
+        if debt > 2.0 * self._limit or (debt > self._limit and clock < self._settled):
+            return clock + self._limit
+        return level
+
+    def _answer(self, key: Key, level: float, now: float, cost: float, *, allowed: bool) -> Quota:
+        window = now // self._per
+        used = max(0.0, level - self._clock(now)) + (cost if allowed else 0.0)
+        retry_after = 0.0
+        if not allowed:
+            retry_after = math.inf
+            if cost <= self._limit:
+                windows = max(1.0, math.ceil((used + cost - self._room) / self._limit))
+                moment = (window + windows) * self._per
+                retry_after = until(now, moment, lambda at: self._fits(level, cost, at))
+        return Quota(
+            allowed,
+            self._limit,
+            max(0.0, self._limit - used),
+            (window + max(1.0, math.ceil(used / self._limit))) * self._per - now if used else 0.0,
+            retry_after,
+            key,
+            cost,
+            now,
+            self.name,
+        )
+
+    def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
+        """What `hit` would answer, without changing anything."""
+        check(now, cost)
+        clock = self._clock(now)
+        level = self._get(key)
+        if level is None:
+            level = self._get(self._table.find(key, clock), clock)
+        level = self._sane(max(level, clock), clock)
+        return self._answer(key, level, now, cost, allowed=self._fits(level, cost, now))
+
+    def refund(self, quota: Quota, now: float) -> None:
+        """Give back what `quota` charged if its window still lasts."""
+        place = receipt_key(quota)
+        level = self._get(place)
+        if level is None or quota.at // self._per != now // self._per or not quota.allowed:
+            return
+        clock = self._clock(now)
+        if level > clock:
+            self._states[place] = max(level - quota.cost, clock)
+
+    def take(self, key: Key, now: float, cost: float = 1.0) -> None:
+        """Charge `cost` whatever is left of the window, at most all that is left."""
+        check(now, cost)
+        clock = self._clock(now)
+        place = key
+        level = self._get(key)
+        if level is None:
+            place = self._table.place(key, clock, clock - self._idle)
+            level = self._get(place, clock)
+        level = self._sane(max(level, clock), clock)
+        self._states[place] = max(level, min(level + cost, clock + self._limit))
+
+    def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
+        """Set a new window for all keys at once; what was used of this one stays used."""
+        limit, per, _ = bounds("fixed-window", limit, per, burst)
+        clock = self._clock(now)
+        self._settled = clock + self._limit
+        self._set(limit, per, clock - now // per * limit)

@@ -1,0 +1,270 @@
+"""Token bucket: `burst` at once, `limit` per `per` seconds for ever after.
+
+State per key: one float in a dict, about 75 to 95 bytes with its share of the table. Burst: a
+client that saved up may spend `burst` at any moment, so over any T seconds it is admitted at
+most burst + limit/per x T, and one that returns at each `retry_after` at least limit/per x T - 1.
+Error: none; tokens and time are real numbers, nothing is rounded to whole seconds or tokens.
+
+The bucket is kept in the form of GCRA (ITU-T I.371, the virtual scheduling algorithm): instead
+of tokens and the moment of the last refill, one number says up to where the bucket is spent, on
+a clock that advances by one per token. `level <= clock` is a full bucket, `level = clock +
+burst` an empty one. Unlike GCRA as published the clock counts tokens rather than seconds: whole
+costs then add without rounding, a change of rate is one change of the clock for all keys, and
+an idle key needs no update to be known as full.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import le
+from typing import Final
+
+from loadgate.decisions import Quota
+from loadgate.rates.base import Limiter, check
+from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.table import (
+    IDLE_SECONDS,
+    REQUESTS_PER_WALK,
+    STEPS_PER_WALK,
+    Key,
+    KeyTable,
+    SharedBucket,
+    overflow,
+    plain,
+    receipt_key,
+)
+
+# A decision is taken with this much forbearance, so that rounding never refuses the last request
+# of a burst or one that returns exactly at `retry_after`. 2**-48 of the clock is 16 units in the
+# last place: a third of a nanosecond after a day of uptime. 2**-40 of a burst of 200 is 2e-10.
+_OF_CLOCK: Final = 2.0**-48
+_OF_BURST: Final = 2.0**-40
+_WALK_MASK: Final = REQUESTS_PER_WALK - 1
+_FLOAT_BYTES: Final = 24
+
+
+class TokenBucket(Limiter[float]):
+    """A token bucket for each key.
+
+    Args:
+        limit: Tokens that come back per `per` seconds, positive.
+        per: Seconds, positive.
+        burst: Most tokens saved, at least 1; `limit` (at least 1) when None.
+        name: Put into every `Quota`.
+        max_keys: Most keys remembered.
+        max_bytes: Most bytes of keys and state.
+
+    Raises:
+        PolicyError: A value is out of bounds.
+    """
+
+    __slots__ = (
+        "_burst",
+        "_idle",
+        "_line",
+        "_line_rate",
+        "_origin",
+        "_rate",
+        "_settled",
+        "_walk_at",
+    )
+
+    def __init__(
+        self,
+        limit: float,
+        per: float = 1.0,
+        burst: float | None = None,
+        *,
+        name: str = "",
+        max_keys: int = DEFAULT_MAX_KEYS,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        limit, per, burst = bounds("token-bucket", limit, per, burst)
+        super().__init__(name, KeyTable(le, _FLOAT_BYTES, max_keys, max_bytes))
+        self._settled = -math.inf
+        self._set(limit / per, burst, 0.0)
+
+    def _set(self, rate: float, burst: float, origin: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._origin = origin
+        # The line that no level may cross: clock + burst, with forbearance, as a function of now.
+        self._line_rate = rate + rate * _OF_CLOCK
+        self._line = origin + burst + abs(origin) * _OF_CLOCK + burst * _OF_BURST
+        self._idle = rate * IDLE_SECONDS + burst
+        self._walk_at = -math.inf
+
+    def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
+        """Take `cost` tokens from the bucket of `key`, or none.
+
+        Raises:
+            ValueError: The cost is not positive and finite, or `now` is not finite.
+            TypeError: The key is neither str nor bytes.
+        """
+        level = self._get(key)
+        if level is None:
+            return self._hit_unknown(key, now, cost)
+        clock = now * self._rate + self._origin
+        if level < clock:
+            level = clock
+            if clock >= self._walk_at and not self.allowed & _WALK_MASK:
+                self._states[key] = level
+                self._walk(clock)
+        after = level + cost
+        burst = self._burst
+        if level < after <= now * self._line_rate + self._line:
+            self._states[key] = after
+            self.allowed += 1
+            used = after - clock
+            left = burst - used
+            return Quota(
+                True,
+                burst,
+                left if left > 0.0 else 0.0,
+                used / self._rate,
+                0.0,
+                key,
+                cost,
+                now,
+                self.name,
+            )
+        short = after - clock - burst
+        if 0.0 < short <= cost <= burst:
+            refused = self.refused = self.refused + 1
+            if clock >= self._walk_at and not refused & _WALK_MASK:
+                self._walk(clock)
+            rate = self._rate
+            return Quota(
+                False,
+                burst,
+                cost - short,
+                (level - clock) / rate,
+                short / rate,
+                key,
+                cost,
+                now,
+                self.name,
+            )
+        return self._hit_unusual(key, level, now, cost)
+
+    def _walk(self, clock: float) -> None:
+        if self._table.walk(clock - self._idle, STEPS_PER_WALK):
+            self._walk_at = clock + self._rate * IDLE_SECONDS / 2.0
+
+    def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
+        check(now, cost)
+        clock = now * self._rate + self._origin
+        if cost > self._burst:
+            self.refused += 1
+            plain(key)
+            return self._answer(key, clock, clock, now, cost, allowed=False)
+        place = self._table.place(key, clock, clock - self._idle)
+        if isinstance(place, SharedBucket):
+            self._states.setdefault(place, clock)
+            return overflow(self.hit(place, now, cost), key, place)
+        after = self._states[place] = max(clock + cost, math.nextafter(clock, math.inf))
+        self.allowed += 1
+        return self._answer(place, clock, after, now, cost, allowed=True)
+
+    def _hit_unusual(self, key: Key, level: float, now: float, cost: float) -> Quota:
+        """Decide what the short way leaves: odd costs, rounding at the line, clock steps."""
+        check(now, cost)
+        clock = now * self._rate + self._origin
+        level = self._sane(level, clock)
+        after = max(level + cost, math.nextafter(level, math.inf))
+        allowed = after <= now * self._line_rate + self._line
+        self._states[key] = after if allowed else level
+        self.allowed += allowed
+        self.refused += not allowed
+        return self._answer(key, clock, after if allowed else level, now, cost, allowed=allowed)
+
+    def _sane(self, level: float, clock: float) -> float:
+        """The level, brought back into one burst after the clock stepped back or a change.
+
+        Steps back by up to one burst's time are waited out, so that a jittering clock grants
+        nothing; after a longer one the key starts empty, so that it waits one burst's time
+        rather than as long as the step.
+        """
+        debt = level - clock
+        if debt > 2.0 * self._burst or (debt > self._burst and clock < self._settled):
+            return clock + self._burst
+        return level
+
+    def _answer(
+        self,
+        key: Key,
+        clock: float,
+        level: float,
+        now: float,
+        cost: float,
+        *,
+        allowed: bool,
+    ) -> Quota:
+        used = max(0.0, level - clock)
+        retry_after = 0.0
+        if not allowed:
+            short = used + cost - self._burst
+            retry_after = math.inf if cost > self._burst else max(short, 0.0) / self._rate
+        return Quota(
+            allowed,
+            self._burst,
+            max(0.0, self._burst - used),
+            used / self._rate,
+            retry_after,
+            key,
+            cost,
+            now,
+            self.name,
+        )
+
+    def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
+        """What `hit` would answer, without changing anything."""
+        check(now, cost)
+        clock = now * self._rate + self._origin
+        level = self._get(key)
+        if level is None:
+            level = self._get(self._table.find(key, clock), clock)
+        level = self._sane(max(level, clock), clock)
+        after = max(level + cost, math.nextafter(level, math.inf))
+        allowed = after <= now * self._line_rate + self._line
+        return self._answer(key, clock, after if allowed else level, now, cost, allowed=allowed)
+
+    def refund(self, quota: Quota, now: float) -> None:
+        """Give back what `quota` took, unless the bucket has refilled since anyway.
+
+        One burst's time after the charge it has: giving more would admit above the burst.
+        """
+        place = receipt_key(quota)
+        level = self._get(place)
+        if level is None or (now - quota.at) * self._rate >= self._burst or not quota.allowed:
+            return
+        clock = now * self._rate + self._origin
+        self._states[place] = max(level - quota.cost, clock) if level > clock else level
+
+    def take(self, key: Key, now: float, cost: float = 1.0) -> None:
+        """Take `cost` tokens whatever is left, at most all that are left."""
+        check(now, cost)
+        clock = now * self._rate + self._origin
+        place = key
+        level = self._get(key)
+        if level is None:
+            place = self._table.place(key, clock, clock - self._idle)
+            level = self._get(place, clock)
+        level = self._sane(max(level, clock), clock)
+        self._states[place] = max(level, min(level + cost, clock + self._burst))
+
+    def seconds(self, cost: float) -> float:
+        """How long `cost` tokens take to come back."""
+        return cost / self._rate
+
+    def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
+        """Set a new rate for all keys at once.
+
+        Tokens used stay used, so a larger burst is had at once and a smaller one leaves a key
+        at most empty, never in debt.
+        """
+        limit, per, burst = bounds("token-bucket", limit, per, burst)
+        clock = now * self._rate + self._origin
+        self._settled = clock + self._burst
+        rate = limit / per
+        self._set(rate, burst, clock - now * rate)
