@@ -37,9 +37,12 @@ def entering(make: Callable[[], object]) -> Case:
 
 
 def refused(make: Callable[[], object]) -> Case:
-    """A case whose every entry is refused."""
+    """A case whose every entry is refused, once the first has spent what there was."""
 
     async def run(operations: int) -> None:
+        with suppress(Rejected):
+            async with make():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]  # any async context manager
+                pass
         for _ in range(operations):
             with suppress(Rejected):
                 async with make():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]  # any async context manager
@@ -67,7 +70,7 @@ def cases() -> dict[str, Case]:
     holder = closed.admit()
 
     async def full_service(operations: int) -> None:
-        if not holder.started:
+        if not closed.admission.in_flight:
             holder.begin()
         await refused(closed.admit)(operations)
 

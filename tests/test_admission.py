@@ -263,7 +263,7 @@ def test_a_clock_that_steps_back_breaks_no_count() -> None:
     gate.arrive(second, 50.0, 0.0)
     gate.finish(first, 40.0, Outcome.SUCCESS)
     assert second.state == RUNNING
-    assert gate.telemetry.busy >= 0.0
+    assert gate.telemetry.busy(40.0, gate.in_flight) >= 0.0
     assert gate.telemetry.held == 0.0
     assert limit.heard[-2][-1] == 0.0
 
@@ -293,12 +293,34 @@ def test_shutting_down_refuses_arrivals_and_waiters_but_not_those_who_run() -> N
     running, waiting = Ticket(), Ticket()
     gate.arrive(running, 0.0, 0.0)
     gate.arrive(waiting, 0.0, 0.0)
-    gate.draining = True
-    gate.refuse_waiting(0.1)
+    gate.close(0.1)
     assert waiting.refusal is not None
     assert waiting.refusal.reason is Reason.DRAINING
     assert isinstance(gate.arrive(Ticket(), 0.2, 0.0), Refuse)
     assert gate.finish(running, 0.3, Outcome.SUCCESS)
+    gate.reopen(0.4)
+    assert gate.arrive(Ticket(), 0.5, 0.0) is ADMIT
+
+
+def test_the_integrals_are_what_was_held_and_waited_and_full() -> None:
+    gate, limit = admission(limit=1)
+    told = gate.telemetry
+    first, second = Ticket(), Ticket()
+    gate.arrive(first, 10.0, 0.0)
+    gate.arrive(second, 11.0, 0.0)
+    assert told.busy(11.5, gate.in_flight) == 1.5
+    gate.finish(first, 11.9, Outcome.SUCCESS)
+    assert told.queued == pytest.approx(0.9)
+    assert second.wait == pytest.approx(0.9)
+    gate.finish(second, 14.0, Outcome.SUCCESS)
+    assert told.busy(20.0, gate.in_flight) == pytest.approx(4.0)
+    assert told.full(20.0) == pytest.approx(4.0)
+    gate.arrive(Ticket(), 20.0, 0.0)
+    limit.limit = 5
+    gate.stalled(21.0, 0.0)
+    assert told.full(30.0) == pytest.approx(5.0)
+    assert told.limit_seconds == pytest.approx(21.0)
+    assert (told.limit_rises, told.limit_falls) == (1, 0)
 
 
 def test_changing_the_rules_under_load_loses_nobody() -> None:
@@ -345,10 +367,9 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.gate, self.settable = admission(limit=2, max_wait=1.0, max_queue=2, max_depth=4)
-        self.now = 0.0
-        self.admitted = 0
+        self.now = 1000.0
+        self.arrived = 0
         self.shrunk_below = False
-        self.left = 0
 
     @rule(
         target=tickets,
@@ -359,6 +380,7 @@ class Machine(RuleBasedStateMachine):
     def arrive(self, level: int, draw: float, timeout: float) -> Ticket:
         ticket = Ticket(level=level, deadline=self.now + timeout)
         self.gate.arrive(ticket, self.now, draw)
+        self.arrived += 1
         return ticket
 
     @rule(ticket=tickets, outcome=st.sampled_from(list(Outcome)))
@@ -402,16 +424,21 @@ class Machine(RuleBasedStateMachine):
         self.shrunk_below = self.gate.in_flight > self.gate.places
 
     @rule()
-    def everyone_who_waits_is_refused(self) -> None:
-        self.gate.refuse_waiting(self.now)
+    def the_service_closes_and_opens_again(self) -> None:
+        self.gate.close(self.now)
+        self.gate.reopen(self.now)
+        self.shrunk_below = self.gate.in_flight > self.gate.places
 
     @invariant()
     def everyone_is_somewhere(self) -> None:
         told = self.gate.telemetry
         refused = sum(told.refused.values())
-        assert told.arrived == told.admitted + refused + told.left + self.gate.room.depth
-        assert told.admitted == told.finished + self.gate.in_flight
-        assert told.busy >= 0.0
+        admitted = sum(told.admitted)
+        assert self.arrived == admitted + refused + told.left + self.gate.room.depth
+        assert admitted == sum(told.finished.values()) + self.gate.in_flight
+        assert told.busy(self.now, self.gate.in_flight) >= 0.0
+        full = self.gate.in_flight >= self.gate.places
+        assert full == (told.full_since >= 0 or told.full_since == self.now)
         assert told.queued >= 0.0
 
     @invariant()

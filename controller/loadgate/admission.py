@@ -26,6 +26,7 @@ RUNNING: Final = 2
 ENDED: Final = 3
 
 _INF: Final = float("inf")
+_SUCCESS: Final = Outcome.SUCCESS
 
 # Bounds in seconds of what a 503 tells the client: a browser or proxy that comes back within
 # the second finds the same queue, and nobody believes a promise beyond half a minute.
@@ -47,8 +48,9 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
         level: Priority class, 0 is served first.
         deadline: Monotonic seconds after which the answer is worthless, inf for never.
         state: NEW, WAITING, RUNNING or ENDED.
-        arrived: When it came.
+        arrived: When it came, for one that found no free place.
         started: When it got its place.
+        wait: Seconds it waited for its place.
         answered_at: When the first message of its answer left, 0.0 until then.
         until: When its wait ends at the latest.
         crowd: `in_flight` at its admission, itself included.
@@ -60,6 +62,7 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
     state: int = NEW
     arrived: float = 0.0
     started: float = 0.0
+    wait: float = 0.0
     answered_at: float = 0.0
     until: float = 0.0
     crowd: int = 0
@@ -83,10 +86,12 @@ class Admission:
     Attributes:
         ended_waits: Tickets whose wait has ended (RUNNING or refused) since the caller last
             looked. The caller takes them out and wakes whoever waits for them.
-        draining: Refuse every arrival; those who run and wait go on.
+        places: The limit as it is enforced now; 0 while draining.
+        draining: Whether `close` was called.
     """
 
     __slots__ = (
+        "_last_places",
         "depth",
         "drain",
         "draining",
@@ -116,10 +121,8 @@ class Admission:
         self.drain = DrainRate()
         self.draining = False
         self.in_flight = 0
-        self.places = 1
+        self.places = self._last_places = int(limit.limit)
         self.ended_waits: list[Ticket] = []
-        self._read_limit()
-        telemetry.limit_rises = 0  # where a limit starts is no change
 
     # -- arriving ---------------------------------------------------------------------
 
@@ -131,39 +134,40 @@ class Admission:
             now: Monotonic seconds.
             draw: A number in [0, 1); smaller ones survive.
         """
-        if self.start(ticket, now):
+        if ticket.deadline > now and self.start(ticket, now):
             return ADMIT
         return self.join(ticket, now, draw)
 
     def start(self, ticket: Ticket, now: float) -> bool:
-        """Give a NEW ticket a place if one is free and nobody waits for it."""
+        """Give a NEW ticket a place if one is free.
+
+        Nobody waits while a place is free, so there is no queue to jump.
+        """
         in_flight = self.in_flight
-        if in_flight >= self.places or self.room.depth or self.draining or ticket.deadline <= now:
+        places = self.places
+        if in_flight >= places:
             return False
-        telemetry = self.telemetry
-        if (passed := now - telemetry.at) > 0.0:
-            telemetry.busy += in_flight * passed
-        telemetry.at = now
-        telemetry.arrived += 1
-        telemetry.admitted += 1
-        telemetry.admitted_in[ticket.level] += 1
         self.in_flight = in_flight = in_flight + 1
+        telemetry = self.telemetry
+        telemetry.started += now
+        telemetry.admitted[ticket.level] += 1
         if in_flight > telemetry.peak:
             telemetry.peak = in_flight
+        if in_flight == places:
+            telemetry.full_since = now
         ticket.state = RUNNING
-        ticket.arrived = ticket.started = now
+        ticket.started = now
         ticket.crowd = in_flight
         limit = self.limit
         limit.on_admit(now, in_flight)
-        if limit.limit != self.places:
+        if limit.limit != places:
             self._moved(now)
         return True
 
     def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
         """Decide about a NEW ticket for which `start` found no place."""
-        self.settle_time(now)
+        self._settle_queue(now)
         ticket.arrived = now
-        self.telemetry.arrived += 1
         if self.draining:
             return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
@@ -205,9 +209,8 @@ class Admission:
 
     def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
         """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
-        self.settle_time(now)
+        self._settle_queue(now)
         ticket.arrived = now
-        self.telemetry.arrived += 1
         if self.draining:
             return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
@@ -218,9 +221,8 @@ class Admission:
 
     def refuse_late_loop(self, ticket: Ticket, now: float, lag: float, bound: float) -> Refuse:
         """Refuse a NEW ticket because the event loop is `lag` seconds late."""
-        self.settle_time(now)
+        self._settle_queue(now)
         ticket.arrived = now
-        self.telemetry.arrived += 1
         refusal = self._turn_away(ticket, now, Reason.LOOP_LAG, lag, bound)
         self._follow_limit(now)
         return refusal
@@ -236,30 +238,26 @@ class Admission:
         if ticket.state != RUNNING:
             return False
         ticket.state = ENDED
-        telemetry = self.telemetry
-        in_flight = self.in_flight
-        if (passed := now - telemetry.at) > 0.0:
-            telemetry.busy += in_flight * passed
-            if in_flight >= self.places:
-                telemetry.saturated += passed
-                telemetry.queued += self.room.depth * passed
-        telemetry.at = now
-        self.in_flight = in_flight - 1
-        held = now - ticket.started
+        started = ticket.started
+        held = now - started
         if held < 0.0:
             held = 0.0  # The clock stepped back; nobody runs for less than no time.
-        latency = ticket.answered_at - ticket.started if ticket.answered_at else held
-        telemetry.finished = finished = telemetry.finished + 1
-        telemetry.outcomes[outcome] += 1
+        latency = ticket.answered_at - started if ticket.answered_at else held
+        telemetry = self.telemetry
+        if now > ticket.deadline:
+            telemetry.wasted += held
+            if outcome is _SUCCESS:
+                outcome = Outcome.OVERLOAD  # It worked, but too late to be worth anything.
+        in_flight = self.in_flight = self.in_flight - 1
+        telemetry.started -= started
         telemetry.held += held
+        telemetry.finished[outcome] += 1
         telemetry.latency.add(latency)
         limit = self.limit
         limit.on_finish(now, latency, ticket.crowd, outcome, held)
-        if now > ticket.deadline:
-            telemetry.wasted += held
         if now >= self.drain.due:
-            self.drain.checkpoint(now, telemetry.held, finished)
-        if self.room.depth or limit.limit != self.places:
+            self.drain.checkpoint(now, telemetry.held, sum(telemetry.finished.values()))
+        if in_flight + 1 >= self.places or limit.limit != self.places:
             self._moved(now)
         return True
 
@@ -272,7 +270,7 @@ class Admission:
         """
         if ticket.state != WAITING:
             return False
-        self.settle_time(now)
+        self._settle_queue(now)
         self.room.remove(ticket, ticket.level)
         ticket.state = ENDED
         self.telemetry.left += 1
@@ -286,7 +284,7 @@ class Admission:
         """
         if ticket.state != WAITING:
             return None
-        self.settle_time(now)
+        self._settle_queue(now)
         self.room.remove(ticket, ticket.level)
         refusal = self._too_late(ticket, now)
         self._follow_limit(now)
@@ -296,7 +294,6 @@ class Admission:
 
     def stalled(self, now: float, duration: float) -> None:
         """The event loop stood still for `duration` seconds until `now`."""
-        self.settle_time(now)
         self.telemetry.stalls += 1
         self.telemetry.stalled += duration
         self.limit.on_stall(now, duration)
@@ -307,17 +304,29 @@ class Admission:
         self.limit = limit
         self.depth = depth
         self.observe = observe
-        self.settle_time(now)
+        self._settle_queue(now)
         if observe:
             while self.room.depth:
-                self._grant(self.room.pop(now), now)
+                self._run(self.room.pop(now), now)
         self._moved(now)
 
-    def refuse_waiting(self, now: float) -> None:
-        """Refuse everyone who waits: the service is shutting down."""
-        self.settle_time(now)
+    def close(self, now: float) -> None:
+        """Refuse every arrival and everyone who waits; those who run go on."""
+        if not self.draining:
+            self._last_places = self.places
+        self.draining = True
+        self._moved(now)
+        self._settle_queue(now)
         while (ticket := self.room.pop_any()) is not None:
             self._end_wait(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+
+    def reopen(self, now: float) -> None:
+        """Admit again."""
+        if not self.draining:
+            return
+        self.draining = False
+        self.places = self._last_places
+        self._moved(now)
 
     def thresholds(self) -> tuple[float, float]:
         """`(max_queue, max_depth)` as they are now."""
@@ -332,58 +341,55 @@ class Admission:
         then half as many as run may wait, which is what the derived queue allows a service
         whose latency is just `max_wait`.
         """
-        return self.drain.rate(self.places) or self.places / max(self.depth.max_wait, 1e-3)
+        places = self.places or 1  # nothing is enforced while draining
+        return self.drain.rate(places) or places / max(self.depth.max_wait, 1e-3)
 
     def _moved(self, now: float) -> None:
-        """Something that may let a waiter in has happened."""
-        self._read_limit()
-        if not self.room.depth:
-            return
-        self.settle_time(now)
-        while self.room.depth and self.in_flight < self.places:
-            ticket = self.room.pop(now)
-            if ticket.until <= now:
-                self._too_late(ticket, now)
-                self.ended_waits.append(ticket)
-            else:
-                self._grant(ticket, now)
+        """Something that may let a waiter in, or shut the door, has happened."""
+        self._read_limit(now)
+        if self.room.depth:
+            self._settle_queue(now)
+            while self.room.depth and self.in_flight < self.places:
+                ticket = self.room.pop(now)
+                if ticket.until <= now:
+                    self._too_late(ticket, now)
+                    self.ended_waits.append(ticket)
+                    self._read_limit(now)
+                else:
+                    self._run(ticket, now)
+        self.telemetry.note_fullness(now, self.in_flight >= self.places)
 
     def _follow_limit(self, now: float) -> None:
         if self.limit.limit != self.places:
             self._moved(now)
 
-    def _read_limit(self) -> None:
+    def _read_limit(self, now: float) -> None:
+        if self.draining:
+            self.places = 0
+            return
         places = self.limit.limit
         # A limit of the user's own may answer anything. Whatever is not a number of at least
         # one changes nothing: the last good number stays (NaN compares false here).
         if places >= 1 and (places := int(places)) != self.places:
-            telemetry = self.telemetry
-            telemetry.limit_seconds += self.places * (telemetry.at - telemetry.limit_at)
-            telemetry.limit_at = telemetry.at
-            if places > self.places:
-                telemetry.limit_rises += 1
-            else:
-                telemetry.limit_falls += 1
+            self.telemetry.note_limit(now, self.places, places)
             self.places = places
 
-    def _grant(self, ticket: Ticket, now: float) -> None:
-        self._run(ticket, now)
-        self.telemetry.wait.add(now - ticket.arrived)
-        self.ended_waits.append(ticket)
-
     def _run(self, ticket: Ticket, now: float) -> None:
-        """Give a place, wherever the ticket comes from; the time integrals stand at `now`."""
+        """Give a place to one that had to wait for it, and tell the caller."""
         self.in_flight += 1
         telemetry = self.telemetry
-        telemetry.admitted += 1
-        telemetry.admitted_in[ticket.level] += 1
+        telemetry.started += now
+        telemetry.admitted[ticket.level] += 1
         if self.in_flight > telemetry.peak:
             telemetry.peak = self.in_flight
         ticket.state = RUNNING
         ticket.started = now
+        ticket.wait = now - ticket.arrived
         ticket.crowd = self.in_flight
+        telemetry.wait.add(ticket.wait)
+        self.ended_waits.append(ticket)
         self.limit.on_admit(now, self.in_flight)
-        self._read_limit()
+        self._read_limit(now)
 
     def _wave_through(
         self, ticket: Ticket, now: float, draw: float, max_queue: float, max_depth: float
@@ -398,8 +404,8 @@ class Admission:
             self.limit.on_refuse(now)
         else:
             self.limit.on_wait(now)
-        self.settle_time(now)
         self._run(ticket, now)
+        self.ended_waits.remove(ticket)  # it did not wait; nobody needs to be told
         return ADMIT
 
     def _turn_away(
@@ -427,7 +433,7 @@ class Admission:
     ) -> Refuse:
         ticket.state = ENDED
         self.telemetry.refused[reason] += 1
-        self.telemetry.overloaded_in[ticket.level] += 1
+        self.telemetry.overloaded[ticket.level] += 1
         stage = Stage.SHED if reason in _SHED else Stage.LIMIT
         refusal = Refuse(stage, reason, self.retry_after(), observed, bound)
         ticket.refusal = refusal
@@ -438,12 +444,9 @@ class Admission:
         drained = (self.room.depth + 1) / self._drain_rate()
         return min(max(drained, _RETRY_FLOOR), _RETRY_CEILING)
 
-    def settle_time(self, now: float) -> None:
-        """Bring the time integrals up to `now` before a count changes."""
+    def _settle_queue(self, now: float) -> None:
+        """Bring the integral of the waiters up to `now`, before their number changes."""
         telemetry = self.telemetry
-        if (passed := now - telemetry.at) > 0.0:
-            telemetry.busy += self.in_flight * passed
+        if (passed := now - telemetry.queued_at) > 0.0:
             telemetry.queued += self.room.depth * passed
-            if self.in_flight >= self.places:
-                telemetry.saturated += passed
-        telemetry.at = now
+        telemetry.queued_at = now

@@ -202,10 +202,9 @@ class AdmissionController:
         now = self.clock()
         admission = self.admission
         telemetry = self.telemetry
-        in_flight, waiting, limit = admission.in_flight, admission.room.depth, admission.places
-        # The integrals are carried on to `now` here and not in place, so that a scrape from
-        # another thread cannot disturb them.
-        passed = max(0.0, now - telemetry.at)
+        in_flight, waiting = admission.in_flight, admission.room.depth
+        limit = admission.limit.limit
+        admitted, refused = sum(telemetry.admitted), sum(telemetry.refused.values())
         max_queue, max_depth = admission.thresholds()
         return Snapshot(
             name=self.name,
@@ -213,9 +212,9 @@ class AdmissionController:
             limit=limit,
             in_flight=in_flight,
             waiting=waiting,
-            arrived=telemetry.arrived,
-            admitted=telemetry.admitted,
-            finished={outcome.value: n for outcome, n in telemetry.outcomes.items()},
+            arrived=admitted + refused + telemetry.left + waiting,
+            admitted=admitted,
+            finished={outcome.value: n for outcome, n in telemetry.finished.items()},
             refused={reason.value: n for reason, n in telemetry.refused.items()},
             would_refuse={reason.value: n for reason, n in telemetry.would_refuse.items()},
             left=telemetry.left,
@@ -223,24 +222,24 @@ class AdmissionController:
                 name: ClassCounts(admitted, rate_limited, overloaded)
                 for name, admitted, rate_limited, overloaded in zip(
                     self.policy.priorities,
-                    telemetry.admitted_in,
-                    telemetry.rate_limited_in,
-                    telemetry.overloaded_in,
+                    telemetry.admitted,
+                    telemetry.rate_limited,
+                    telemetry.overloaded,
                     strict=False,
                 )
             },
             peak=telemetry.peak_lately(in_flight, now),
-            busy=telemetry.busy + in_flight * passed,
-            queued=telemetry.queued + waiting * passed,
+            busy=telemetry.busy(now, in_flight),
+            queued=telemetry.queued + waiting * max(0.0, now - telemetry.queued_at),
             limit_seconds=telemetry.limit_seconds + limit * max(0.0, now - telemetry.limit_at),
-            saturated=telemetry.saturated + (passed if in_flight >= limit else 0.0),
+            saturated=telemetry.full(now),
             limit_rises=telemetry.limit_rises,
             limit_falls=telemetry.limit_falls,
             held=telemetry.held,
             wasted=telemetry.wasted,
             latency=telemetry.latency.freeze(),
             wait=telemetry.wait.freeze(),
-            drain_rate=admission.drain.rate(admission.places),
+            drain_rate=admission.drain.rate(limit),
             max_queue=max_queue,
             max_depth=max_depth,
             loop_lag=self.watch.lag(now),
@@ -275,7 +274,7 @@ class AdmissionController:
         self.policy = policy
         limit = admission.limit
         if policy.concurrency != old.concurrency:
-            limit = _limit(policy.concurrency, initial=admission.places)
+            limit = _limit(policy.concurrency, initial=admission.limit.limit)
         if not admission.room.depth:
             admission.room = WaitingRoom[Ticket](len(policy.priorities))
         admission.room.discipline = policy.queue.discipline
@@ -298,8 +297,7 @@ class AdmissionController:
             Whether nobody runs any more.
         """
         admission = self.admission
-        admission.draining = True
-        admission.refuse_waiting(self.clock())
+        admission.close(self.clock())
         self.wake()
         if admission.in_flight:
             if self._drained is None:
@@ -313,7 +311,7 @@ class AdmissionController:
             raise UsageError("the controller is entered already")
         self._entered = True
         self.claim(_running_loop())
-        self.admission.draining = False
+        self.admission.reopen(self.clock())
         return self
 
     async def __aexit__(
@@ -323,7 +321,7 @@ class AdmissionController:
         traceback: TracebackType | None,
     ) -> None:
         self._entered = False
-        self.admission.refuse_waiting(self.clock())
+        self.admission.close(self.clock())
         self.wake()
         self.watch.stop()
         if not self.admission.in_flight:
@@ -364,12 +362,11 @@ class AdmissionController:
     def count_rate_refusal(self, permit: Permit, refusal: Refuse) -> None:
         """A rate has refused: the limit and the queue never hear of this request."""
         permit.refuse_now(refusal)
-        self.telemetry.arrived += 1
         self.telemetry.refused[refusal.reason] += 1
         if refusal.reason is Reason.RATE:
-            self.telemetry.rate_limited_in[permit.level] += 1
+            self.telemetry.rate_limited[permit.level] += 1
         else:
-            self.telemetry.overloaded_in[permit.level] += 1
+            self.telemetry.overloaded[permit.level] += 1
 
     def settle_rates(self, permit: Permit, now: float, outcome: Outcome) -> None:
         """Charge the rates that count outcomes."""
@@ -391,7 +388,7 @@ class AdmissionController:
         self.telemetry.classes_changed(self._classes, policy.priorities)
         self._classes = policy.priorities
         if self.rates is not None:
-            self.rates.update(policy.rates)
+            self.rates.update(policy.rates, self.clock())
         elif policy.rates:
             self.rates = RateSet(policy.rates)
         self.settles = any(rate.charge != "arrival" for rate in policy.rates)
@@ -399,7 +396,9 @@ class AdmissionController:
         # Whoever names no class where "default" is none of them is served last.
         self._levels.setdefault("default", len(policy.priorities) - 1)
         max_lag = policy.signals.max_lag
-        self.stale = float("inf") if max_lag is None else max_lag
+        # A clock that is turned by hand jumps when the loop does not.
+        watched = max_lag is not None and not getattr(self.clock, "virtual", False)
+        self.stale = max_lag if watched and max_lag is not None else float("inf")
 
     def _unknown_priority(self, priority: str) -> UsageError:
         known = ", ".join(self.policy.priorities)

@@ -42,11 +42,6 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     quotas: tuple[Quota, ...] = ()
     event: anyio.Event | None = None
 
-    @property
-    def wait(self) -> float:
-        """Seconds it stood in the queue, 0.0 if it never did or still does."""
-        return self.started - self.arrived if self.started else 0.0
-
     # -- for those who drive it by hand (the ASGI layer); users write `async with` ---------
 
     def begin(self) -> bool:
@@ -80,17 +75,21 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 controller.count_rate_refusal(self, charged)
                 raise RateLimited(charged)
             self.quotas = charged
+        if now - controller.watch.last > controller.stale:
+            self._look_at_the_loop(loop, now)
+        if self.deadline > now and controller.admission.start(self, now):
+            return True
+        return self._queue(now)
+
+    def _look_at_the_loop(self, loop: AbstractEventLoop | None, now: float) -> None:
+        """The last tick is old, because the loop is late or because nobody watched."""
+        controller = self.controller
         watch = controller.watch
         if not watch.running:
             watch.start(loop, now)
-        elif now - watch.last > controller.stale:
-            refusal = controller.admission.refuse_late_loop(
-                self, now, watch.lag(now), controller.stale
-            )
+        elif (lag := watch.lag(now)) > controller.stale:
+            refusal = controller.admission.refuse_late_loop(self, now, lag, controller.stale)
             raise self._refused(refusal, now)
-        if controller.admission.start(self, now):
-            return True
-        return self._queue(now)
 
     def _queue(self, now: float) -> bool:
         controller = self.controller
@@ -159,8 +158,6 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             self.outcome = None
             self.release(Outcome.ERROR)
             raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
-        if shown is _SUCCESS and now > self.deadline:
-            shown = Outcome.OVERLOAD  # it worked, but too late to be worth anything
         admission = controller.admission
         if not admission.finish(self, now, shown):
             return

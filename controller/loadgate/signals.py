@@ -22,6 +22,9 @@ TICK: Final = 0.005
 STALL: Final = 0.05
 
 
+_NEVER: Final = float("-inf")
+
+
 class LoopWatch:
     """Ticks on the running loop as long as there is something to watch.
 
@@ -31,7 +34,8 @@ class LoopWatch:
         on_stall: Called with `(now, duration)` after the loop stood still.
 
     Attributes:
-        last: When the last tick came; meaningful while `running`.
+        last: When the last tick came; minus infinity while not `running`, so that one
+            comparison at entry asks both questions.
         running: Whether the watch ticks.
     """
 
@@ -48,7 +52,7 @@ class LoopWatch:
         self._on_stall = on_stall
         self._handle: asyncio.TimerHandle | None = None
         self._scope: Any = None
-        self.last = 0.0
+        self.last = _NEVER
         self.running = False
 
     def start(self, loop: asyncio.AbstractEventLoop | None, now: float) -> None:
@@ -69,7 +73,7 @@ class LoopWatch:
 
     def stop(self) -> None:
         """Stop ticking, at once."""
-        self.running = False
+        self._end()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -81,6 +85,10 @@ class LoopWatch:
     def lag(self, now: float) -> float:
         """Age of the last tick beyond the one that is due, seconds; 0.0 when stopped."""
         return max(0.0, now - self.last - TICK) if self.running else 0.0
+
+    def _end(self) -> None:
+        self.running = False
+        self.last = _NEVER
 
     def _tick(self) -> bool:
         now = self._clock()
@@ -94,7 +102,7 @@ class LoopWatch:
         if self._tick():
             self._handle = loop.call_later(TICK, self._tick_on_asyncio, loop)
         else:
-            self.running = False
+            self._end()
             self._handle = None
 
     async def _run_on_trio(self, scope: Any) -> None:
@@ -107,4 +115,4 @@ class LoopWatch:
                     break
         if self._scope is scope:
             self._scope = None
-            self.running = False
+            self._end()

@@ -31,6 +31,9 @@ PEAK_MEMORY = 60.0
 # Priority classes that are counted from the start; a policy with more of them makes room.
 CLASSES = 8
 
+# Monotonic time is never negative, so this is no moment at which every place became taken.
+_NOT_FULL = -1.0
+
 
 def with_edges(edges: tuple[float, ...], *extra: float | None) -> tuple[float, ...]:
     """`edges` and `extra` in order: a quantile is exact only where an edge is.
@@ -82,7 +85,12 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Telemetry:
-    """The counters of one controller. They only ever grow.
+    """The counters of one controller.
+
+    What can be derived is not counted: who was admitted has finished or still runs, and who
+    arrived was admitted, refused, left or waits. The integral of `in_flight` is what those
+    who ended have held and what those who run hold so far, for which the sum of their
+    starting times (`started`, which falls again) is enough.
 
     Args:
         latency_edges: Upper edges of the latency histogram in seconds.
@@ -91,13 +99,9 @@ class Telemetry:
 
     __slots__ = (
         "admitted",
-        "admitted_in",
-        "arrived",
-        "at",
-        "busy",
-        "deciding",
         "evicted",
         "finished",
+        "full_since",
         "held",
         "latency",
         "left",
@@ -105,17 +109,18 @@ class Telemetry:
         "limit_falls",
         "limit_rises",
         "limit_seconds",
-        "outcomes",
-        "overloaded_in",
+        "overloaded",
         "peak",
         "peak_before",
         "peak_since",
         "queued",
-        "rate_limited_in",
+        "queued_at",
+        "rate_limited",
         "refused",
         "saturated",
         "stalled",
         "stalls",
+        "started",
         "wait",
         "wasted",
         "would_refuse",
@@ -126,28 +131,28 @@ class Telemetry:
         latency_edges: tuple[float, ...] = EDGES,
         wait_edges: tuple[float, ...] = WAIT_EDGES,
     ) -> None:
-        self.arrived = 0
-        self.admitted = 0
         # By priority class.
-        self.admitted_in = [0] * CLASSES
-        self.rate_limited_in = [0] * CLASSES
-        self.overloaded_in = [0] * CLASSES
-        self.finished = 0
-        self.left = 0
-        self.evicted = 0
+        self.admitted = [0] * CLASSES
+        self.rate_limited = [0] * CLASSES
+        self.overloaded = [0] * CLASSES
         # Every label exists from the start: a series that appears late breaks rate().
+        self.finished = dict.fromkeys(Outcome, 0)
         self.refused = dict.fromkeys(Reason, 0)
         self.would_refuse = dict.fromkeys(Reason, 0)
-        self.outcomes = dict.fromkeys(Outcome, 0)
-        self.at = 0.0
-        self.busy = 0.0
-        self.queued = 0.0
+        self.left = 0
+        self.evicted = 0
+        self.started = 0.0
         self.held = 0.0
         self.wasted = 0.0
+        # The integral of the waiters up to `queued_at`.
+        self.queued = 0.0
+        self.queued_at = 0.0
         self.stalls = 0
         self.stalled = 0.0
-        # Time with every place taken, and the integral of the limit up to `limit_at`.
+        # Time with every place taken, up to `full_since` if all are taken now.
         self.saturated = 0.0
+        self.full_since = _NOT_FULL
+        # The integral of the limit up to `limit_at`.
         self.limit_seconds = 0.0
         self.limit_at = 0.0
         self.limit_rises = 0
@@ -159,9 +164,37 @@ class Telemetry:
         self.latency = Histogram(latency_edges)
         self.wait = Histogram(wait_edges)
 
+    def busy(self, now: float, in_flight: int) -> float:
+        """Integral of `in_flight` over time until `now`, seconds."""
+        if not in_flight:
+            self.started = 0.0  # nobody runs: forget what rounding has left behind
+        return self.held + max(0.0, in_flight * now - self.started)
+
+    def full(self, now: float) -> float:
+        """Seconds until `now` during which every place was taken."""
+        return self.saturated + (max(0.0, now - self.full_since) if self.full_since >= 0 else 0.0)
+
+    def note_fullness(self, now: float, full: bool) -> None:
+        """Every place is taken from now on, or not."""
+        if full:
+            if self.full_since < 0:
+                self.full_since = now
+        elif self.full_since >= 0:
+            self.saturated += max(0.0, now - self.full_since)
+            self.full_since = _NOT_FULL
+
+    def note_limit(self, now: float, old: int, new: int) -> None:
+        """The limit moves from `old` to `new`."""
+        self.limit_seconds += old * max(0.0, now - self.limit_at)
+        self.limit_at = now
+        if new > old:
+            self.limit_rises += 1
+        else:
+            self.limit_falls += 1
+
     def begin(self, now: float) -> None:
         """Time starts at `now`; called once, before anything is counted."""
-        self.at = self.limit_at = self.peak_since = now
+        self.queued_at = self.limit_at = self.peak_since = now
 
     def peak_lately(self, in_flight: int, now: float) -> int:
         """The most that ran at once in the last `PEAK_MEMORY` seconds, and up to as long before.
@@ -175,7 +208,7 @@ class Telemetry:
 
     def classes_changed(self, old: Sequence[str], new: Sequence[str]) -> None:
         """The priority classes have other names now: counts follow the names."""
-        for counts in (self.admitted_in, self.rate_limited_in, self.overloaded_in):
+        for counts in (self.admitted, self.rate_limited, self.overloaded):
             kept = dict(zip(old, counts, strict=False))
             counts[:] = [kept.get(name, 0) for name in new] + [0] * (CLASSES - len(new))
 
