@@ -36,13 +36,20 @@ class BoundConfig(Config):
         super().__init__()
         self._listener = listener
         self._on_listening = on_listening
+        self.failure: str | None = None
         # Without a handler of its own Hypercorn's log goes where the process's log goes. INFO
         # would only repeat the address.
         self.errorlog = logging.getLogger("hypercorn.error")
         self.errorlog.setLevel(logging.WARNING)
 
     def create_sockets(self) -> Sockets:
-        """Hand the socket over; Hypercorn asks for it just after the app's startup."""
+        """Hand the socket over; Hypercorn asks for it just after the app's startup.
+
+        Raises:
+            StartupError: The startup failed, which Hypercorn on trio notices only later.
+        """
+        if self.failure is not None:
+            raise StartupError(self.failure)
         self._listener.listen(self.backlog)
         if self._on_listening is not None:
             self._on_listening()
@@ -70,15 +77,33 @@ async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]])
         flavour = "hypercorn.asyncio" if _on_asyncio() else "hypercorn.trio"
         # Looked up by name: the types of the two are only partly known to strict checkers.
         serve: Any = importlib.import_module(flavour).serve
-        await serve(app, config, shutdown_trigger=stop, mode="asgi")
-    except (LifespanFailureError, LifespanTimeoutError) as error:
-        raise StartupError(str(error)) from None
+        await serve(_observed(app, config), config, shutdown_trigger=stop, mode="asgi")
+    except (StartupError, LifespanFailureError, LifespanTimeoutError) as error:
+        raise StartupError(config.failure or str(error)) from None
     except BaseExceptionGroup as group:
         # The trio flavour wraps whatever leaves its nurseries.
-        failed = group.subgroup((LifespanFailureError, LifespanTimeoutError))
+        failed = group.subgroup((StartupError, LifespanFailureError, LifespanTimeoutError))
         if failed is None:
             raise
-        raise StartupError(str(_first(failed))) from None
+        raise StartupError(config.failure or str(_first(failed))) from None
+
+
+def _observed(app: Any, config: BoundConfig) -> Any:
+    """`app`, and what it says when its startup fails."""
+
+    async def observed(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+
+        async def watched(message: Any) -> None:
+            if message["type"] == "lifespan.startup.failed":
+                config.failure = message.get("message") or "it does not say why"
+            await send(message)
+
+        await app(scope, receive, watched)
+
+    return observed
 
 
 def _on_asyncio() -> bool:

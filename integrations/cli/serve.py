@@ -125,19 +125,24 @@ class Process:
             raise self._failure
 
     async def _serve_both(self) -> None:
-        service = self._service
+        # Each in a task of its own: Hypercorn ends by cancelling the task it runs in (its task
+        # group does), and a task that was cancelled once confuses the scopes that are open in it.
         async with anyio.create_task_group() as ports:
-            if service.ops_listener is not None:
-                config = BoundConfig(service.ops_listener)
+            ports.start_soon(self._serve_app)
+            ops_listener = self._service.ops_listener
+            if ops_listener is not None:
+                config = BoundConfig(ops_listener)
                 config.keep_alive_timeout = _OPS_KEEP_ALIVE
                 config.graceful_timeout = _LAST_WORDS
                 ports.start_soon(run, self._ops, config, self._stop_ops.wait)
-            try:
-                await run(self._protected, self._config, self._stop.wait)
-            except StartupError as error:
-                self._failure = error
-            finally:
-                self._stop_ops.set()
+
+    async def _serve_app(self) -> None:
+        try:
+            await run(self._protected, self._config, self._stop.wait)
+        except StartupError as error:
+            self._failure = error
+        finally:
+            self._stop_ops.set()
 
     def _on_listening(self) -> None:
         if self._ops.state is State.STARTING:
@@ -185,6 +190,10 @@ class Process:
         except (PolicyFileError, UsageError) as error:
             self._reloads.note(succeeded=False)
             log.error("SIGHUP: the old policy stays in force: %s", error)
+        except Exception:
+            # A fault of ours must not end a service that runs.
+            self._reloads.note(succeeded=False)
+            log.exception("SIGHUP: the policy of %s could not be applied", path)
         else:
             self._reloads.note(succeeded=True)
             log.info("SIGHUP: the policy of %s is in force", path)

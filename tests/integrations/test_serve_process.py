@@ -1,0 +1,153 @@
+"""``loadgate serve`` as users run it: a process, a port, signals."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integrations.served import PATIENCE, Served
+
+BACKENDS = ["uvloop", "asyncio", "trio"]
+
+POLICY = """
+[[rates]]
+name = "per-client"
+rate = "{rate}/hour"
+key = "client"
+
+[concurrency]
+algorithm = "fixed"
+initial = 3
+
+[queue]
+max_wait = 0.0
+"""
+
+
+def policy_file(directory: Path, rate: int = 10) -> Path:
+    path = directory / "policy.toml"
+    path.write_text(POLICY.format(rate=rate))
+    return path
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_counts_of_the_metrics_equal_what_was_sent(tmp_path: Path, backend: str) -> None:
+    policy = policy_file(tmp_path, rate=10)
+    with Served(tmp_path, "--policy", str(policy), "--backend", backend) as served:
+        with httpx.Client(base_url=served.url, timeout=PATIENCE) as client:
+            answers = [client.get("/work") for _ in range(15)]
+        assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 5
+        assert int(answers[-1].headers["retry-after"]) == pytest.approx(360, abs=5)
+
+        assert httpx.get(f"{served.ops}/healthz").text == "ok\n"
+        assert httpx.get(f"{served.ops}/readyz").status_code == 200
+        requests = "loadgate_requests_total"
+        assert served.metric(requests, decision="admitted", reason="none") == 10
+        assert served.metric(requests, decision="rate_limited", reason="rate") == 5
+        assert served.metric(requests, decision="overloaded", reason="queue_full") == 0
+        assert served.metric("loadgate_finished_total", outcome="success") == 10
+        assert served.metric("loadgate_latency_seconds_count") == 10
+        decisions = "loadgate_rate_decisions_total"
+        assert served.metric(decisions, rate="per-client", decision="refused") == 5
+        assert served.metric("loadgate_in_flight") == 0
+        assert served.metric("loadgate_limit") == 3
+
+        served.signal(signal.SIGTERM)
+        served.line("the app was told to shut down")
+        assert served.ended() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(
+    tmp_path: Path, backend: str
+) -> None:
+    options = ("--policy", str(policy_file(tmp_path)), "--backend", backend)
+    with (
+        ThreadPoolExecutor() as threads,
+        Served(tmp_path, *options, "--exempt", "/release") as served,
+    ):
+        held = [threads.submit(served.get, "/hold") for _ in range(3)]
+        served.until(lambda: served.metric("loadgate_in_flight") == 3)
+        refused = served.get("/work")
+        assert refused.status_code == 503
+
+        served.signal(signal.SIGTERM)
+        served.until(lambda: httpx.get(f"{served.ops}/readyz").status_code == 503)
+        assert httpx.get(f"{served.ops}/readyz").text == "draining\n"
+        assert httpx.get(f"{served.ops}/healthz").status_code == 200
+        assert served.get("/work").status_code == 503
+        reason = served.metric("loadgate_requests_total", decision="overloaded", reason="draining")
+        assert reason == 1
+
+        assert served.get("/release").status_code == 200
+        assert [answer.result(PATIENCE).text for answer in held] == ["/hold"] * 3
+        assert served.ended() == 0
+        assert "3 running" in served.log()
+
+
+@pytest.mark.parametrize("backend", ["uvloop", "trio"])
+def test_a_drain_is_bounded_when_a_request_never_ends(tmp_path: Path, backend: str) -> None:
+    options = ("--graceful-timeout", "0.2", "--backend", backend)
+    with ThreadPoolExecutor() as threads, Served(tmp_path, *options) as served:
+        held = threads.submit(served.get, "/hold")
+        served.until(lambda: served.metric("loadgate_in_flight") == 1)
+        served.signal(signal.SIGINT)
+        assert served.ended() == 0
+        assert "1 still running after 0.2 s" in served.log()
+        error = held.exception(PATIENCE)
+        assert isinstance(error, httpx.HTTPError) or held.result().status_code == 500
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with (
+        ThreadPoolExecutor() as threads,
+        Served(tmp_path, "--graceful-timeout", "3000") as served,
+    ):
+        held = threads.submit(served.get, "/hold")
+        served.until(lambda: served.metric("loadgate_in_flight") == 1)
+        served.signal(signal.SIGTERM)
+        served.until(lambda: "draining" in served.log())
+        served.signal(signal.SIGTERM)
+        served.ended()
+        held.exception(PATIENCE)
+        assert "a second signal" in served.log()
+
+
+def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_wrong(
+    tmp_path: Path,
+) -> None:
+    policy = policy_file(tmp_path, rate=2)
+    with Served(tmp_path, "--policy", str(policy)) as served:
+        statuses = [served.get("/work").status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+        policy.write_text(POLICY.format(rate=-1))
+        served.signal(signal.SIGHUP)
+        success = "loadgate_policy_last_reload_success"
+        served.until(lambda: served.metric(success) == 0)
+        assert "the old policy stays in force" in served.log()
+        assert "policy.toml:4: rates[0].rate" in served.log()
+        assert served.get("/work").status_code == 429
+
+        policy.write_text("[concurrency]\nalgorithm = 'fixed'\ninitial = 7\n")
+        served.signal(signal.SIGHUP)
+        served.until(lambda: served.metric(success) == 1)
+        assert served.metric("loadgate_limit") == 7
+        assert served.get("/work").status_code == 200
+
+
+def test_an_app_whose_startup_fails_ends_the_process_with_its_message(tmp_path: Path) -> None:
+    app = """
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": "no database"})
+"""
+    for backend in ("asyncio", "trio"):
+        served = Served(tmp_path, "--backend", backend, app=app)
+        with pytest.raises(AssertionError, match=r"did not start: .*no database"), served:
+            pass
+        assert served.process.returncode == 1
