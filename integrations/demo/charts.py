@@ -115,10 +115,13 @@ def _endings(half: Half) -> Panel:
         ("503", BLUE, [tally.count(503) for tally in tallies]),
         ("client gave up", RED, [t.offered - t.count(200, 429, 503) for t in tallies]),
     ):
-        low, stack = stack, [
-            base + count / tally.seconds
-            for base, count, tally in zip(stack, counts, tallies, strict=True)
-        ]
+        low, stack = (
+            stack,
+            [
+                base + count / tally.seconds
+                for base, count, tally in zip(stack, counts, tallies, strict=True)
+            ],
+        )
         areas.append(Area(label, color, xs, low, stack))
     return Panel(
         title="how the requests ended, per second",

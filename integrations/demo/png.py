@@ -26,7 +26,7 @@ def paint(
 
     rows = max(len(panels) for _, panels in columns)
     # Without pyplot: no global state, no display, a third of the import.
-    figure = Figure(figsize=(7.0 * len(columns), 2.9 * rows), dpi=100, layout="constrained")
+    figure: Any = Figure(figsize=(7.0 * len(columns), 2.9 * rows), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, fontweight="bold")
     grid: Any = figure.subplots(rows, len(columns), squeeze=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from loadgate.integrations.demo.record import Half, Sample
-from loadgate.integrations.demo.servers import Server, serving
+from loadgate.integrations.demo.servers import Server, bare, guarded, serving
 from loadgate.integrations.demo.story import plan
 from loadgate.integrations.loadgen import Progress, run_elsewhere
 
@@ -30,7 +30,8 @@ async def run_half(number: int, seed: int, watch: Watch) -> Half:
         GeneratorError: The load did not run.
         TimeoutError: Something did not end.
     """
-    async with asyncio.timeout(LONGEST_HALF), serving(guarded=number == 1) as server:
+    launch = guarded() if number else bare()
+    async with asyncio.timeout(LONGEST_HALF), serving(launch) as server:
         observer = _Observer(server)
         look = asyncio.create_task(observer.look())
         try:

@@ -10,10 +10,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from loadgate.integrations.demo.record import Sample
 from loadgate.integrations.loadgen.process import environment
@@ -32,12 +34,27 @@ class ServerError(RuntimeError):
     """The sample service did not start, or ended by itself; the message holds its last words."""
 
 
+class Launch(msgspec.Struct, frozen=True):
+    """How a service is started and reached.
+
+    Attributes:
+        command: The command line.
+        url: Where it serves.
+        stats: A page that answers 200 as soon as it serves: `/metrics` of loadgate, or a number.
+    """
+
+    command: list[str]
+    url: str
+    stats: str
+
+
 class Server:
     """A running service."""
 
-    def __init__(self, url: str, stats: str) -> None:
-        self.url = url
-        self._stats = stats
+    def __init__(self, launch: Launch, pid: int) -> None:
+        self.url = launch.url
+        self.pid = pid
+        self._stats = launch.stats
 
     async def look(self, at: float) -> Sample:
         """Ask it how it is.
@@ -56,41 +73,42 @@ class Server:
         )
 
 
-def bare_command(port: int) -> list[str]:
-    """Serve the app as one does without loadgate."""
+def bare(app: str = APP, stats: str = "/stats") -> Launch:
+    """Serve an app as one does without loadgate."""
+    port, _ = free_ports()
     worker = "uvloop" if find_spec("uvloop") else "asyncio"
-    return [
+    command = [
         sys.executable, "-m", "hypercorn", "--worker-class", worker,
-        "--bind", f"127.0.0.1:{port}", "--log-level", "WARNING", APP,
+        "--bind", f"127.0.0.1:{port}", "--log-level", "WARNING", app,
     ]  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    return Launch(command, url, url + stats)
 
 
-def guarded_command(port: int, metrics_port: int) -> list[str]:
-    """Serve the same app behind loadgate, with the policy beside this file.
+def guarded(app: str = APP, policy: Path = POLICY, *options: str) -> Launch:
+    """Serve the same app behind loadgate.
 
     The load plays the reverse proxy that many clients come through.
     """
-    return [
-        sys.executable, "-m", "loadgate.integrations.cli", "serve", APP,
-        "--policy", str(POLICY), "--trusted-proxy", "127.0.0.1",
-        "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}",
+    port, metrics_port = free_ports()
+    command = [
+        sys.executable, "-m", "loadgate.integrations.cli", "serve", app,
+        "--policy", str(policy), "--trusted-proxy", "127.0.0.1",
+        "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}", *options,
     ]  # fmt: skip
+    return Launch(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 
 @contextlib.asynccontextmanager
-async def serving(guarded: bool) -> AsyncIterator[Server]:
-    """Run the service in a process of its own; it is gone afterwards, whatever happens.
+async def serving(launch: Launch) -> AsyncGenerator[Server]:
+    """Run a service in a process of its own; it is gone afterwards, whatever happens.
 
     Raises:
         ServerError: It does not start.
     """
-    port, metrics_port = free_ports()
-    url = f"http://127.0.0.1:{port}"
-    command = guarded_command(port, metrics_port) if guarded else bare_command(port)
-    stats = f"http://127.0.0.1:{metrics_port}/metrics" if guarded else f"{url}/stats"
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *launch.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -98,13 +116,16 @@ async def serving(guarded: bool) -> AsyncIterator[Server]:
             start_new_session=True,  # Hypercorn has a worker: both must go
         )
         try:
-            server = Server(url, stats)
-            await _ready(process, server)
+            server = Server(launch, process.pid)
+            try:
+                await _ready(process, server)
+            except (OSError, TimeoutError) as error:
+                log.seek(0)
+                words = log.read().decode(errors="replace").strip()
+                raise ServerError(
+                    f"{' '.join(launch.command)}\n{words[-2000:]}\n{error}".strip()
+                ) from error
             yield server
-        except OSError as error:
-            log.seek(0)
-            words = log.read().decode(errors="replace").strip()
-            raise ServerError(f"{' '.join(command)}\n{words[-2000:]}\n{error}") from error
         finally:
             await _stop(process)
 

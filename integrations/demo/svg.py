@@ -72,10 +72,10 @@ def _panel(
             f'<path d="M{left} {y(tick):.1f}h{WIDTH}" stroke="#dfe2e6" stroke-width="0.7"/>'
         )
         parts.append(_text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end", color="#555"))
-    for second in range(0, int(end) + 1, 2):
-        parts.append(
-            _text(x(second), top + HEIGHT + 15, f"{second} s", anchor="middle", color="#555")
-        )
+    parts += [
+        _text(x(second), top + HEIGHT + 15, f"{second} s", anchor="middle", color="#555")
+        for second in range(0, int(end) + 1, 2)
+    ]
     parts += [_area(area, x, y) for area in panel.areas]
     parts += [_line(line, x, y) for line in panel.lines]
     for mark in panel.marks:
