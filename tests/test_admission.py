@@ -416,9 +416,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(places=st.integers(1, 4))
     def the_policy_changes(self, places: int) -> None:
-        heard = self.settable.heard
         self.settable = Settable(places)
-        self.settable.heard = heard
         limit: Limit = self.settable
         self.gate.change(self.now, limit, DepthRule(1.0, 2, 4), observe=False)
         self.shrunk_below = self.gate.in_flight > self.gate.places

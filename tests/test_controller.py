@@ -368,13 +368,12 @@ async def test_applying_a_policy_under_load_keeps_those_who_run_and_admits_those
         await anyio.wait_all_tasks_blocked()
         assert (gate.snapshot().in_flight, gate.snapshot().waiting) == (1, 3)
         await gate.apply(
-            Policy(concurrency=Concurrency("fixed", initial=3), queue=Queue(30, max_queue=10))
+            Policy(concurrency=Concurrency("aimd", initial=3), queue=Queue(30, max_queue=10))
         )
-        await anyio.wait_all_tasks_blocked()
-        # The limit goes on from what was learned, within the new bounds.
+        # A limit that learns goes on from where the old one stood, within its bounds.
         assert gate.snapshot().limit == 1
         await gate.apply(
-            Policy(concurrency=Concurrency("fixed", min=3), queue=Queue(30, max_queue=10))
+            Policy(concurrency=Concurrency("fixed", initial=3), queue=Queue(30, max_queue=10))
         )
         assert (gate.snapshot().in_flight, gate.snapshot().waiting) == (3, 1)
         tasks.cancel_scope.cancel()

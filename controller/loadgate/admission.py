@@ -34,10 +34,6 @@ _RETRY_FLOOR: Final = 1.0
 _RETRY_CEILING: Final = 30.0
 
 
-# Reasons that do not ask whether a place is free.
-_SHED: Final = frozenset({Reason.DRAINING, Reason.DEADLINE, Reason.LOOP_LAG})
-
-
 class Ticket(msgspec.Struct, eq=False, gc=False):
     """One request on its way through admission. Compared by identity.
 
@@ -92,6 +88,9 @@ class Admission:
 
     __slots__ = (
         "_last_places",
+        "_max_depth",
+        "_max_queue",
+        "_rate",
         "depth",
         "drain",
         "draining",
@@ -123,6 +122,7 @@ class Admission:
         self.in_flight = 0
         self.places = self._last_places = int(limit.limit)
         self.ended_waits: list[Ticket] = []
+        self._follow_drain()
 
     # -- arriving ---------------------------------------------------------------------
 
@@ -166,38 +166,37 @@ class Admission:
 
     def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
         """Decide about a NEW ticket for which `start` found no place."""
-        self._settle_queue(now)
         ticket.arrived = now
         if self.draining:
-            return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+            return self._refuse(ticket, Stage.SHED, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
-            return self._refuse(ticket, now, Reason.DEADLINE, 0.0, ticket.deadline - now)
+            left = ticket.deadline - now
+            return self._refuse(ticket, Stage.SHED, Reason.DEADLINE, 0.0, left)
+        if self.observe:
+            return self._wave_through(ticket, now, draw)
 
         depth = self.room.depth
-        rate = self._drain_rate()
-        max_queue, max_depth = self.depth.thresholds(rate)
-        if self.observe:
-            return self._wave_through(ticket, now, draw, max_queue, max_depth)
-
-        expected = (depth + 1) / rate + self.drain.latency
-        if now + expected > ticket.deadline:
-            left = ticket.deadline - now
-            refusal = self._turn_away(ticket, now, Reason.DEADLINE, expected, left)
-            self._follow_limit(now)
-            return refusal
-        if depth >= max_depth or max_queue <= 0.0:
-            reason, bound, someone_goes = Reason.QUEUE_FULL, max_depth, True
+        if ticket.deadline != _INF:
+            expected = (depth + 1) / self._rate + self.drain.latency
+            if now + expected > ticket.deadline:
+                left = ticket.deadline - now
+                refusal = self._refuse(ticket, Stage.SHED, Reason.DEADLINE, expected, left)
+                return self._told(refusal, now)
+        max_queue = self._max_queue
+        if depth >= self._max_depth or max_queue <= 0.0:
+            reason, bound, someone_goes = Reason.QUEUE_FULL, self._max_depth, True
         else:
             reason, bound = Reason.QUEUE_SHED, max_queue
             someone_goes = draw >= survival(depth, max_queue)
+        self._settle_queue(now)
         if someone_goes:
             lowest = self.room.pop_below(ticket.level)
             if lowest is None:
-                refusal = self._turn_away(ticket, now, reason, depth, bound)
-                self._follow_limit(now)
-                return refusal
+                refusal = self._refuse(ticket, Stage.LIMIT, reason, depth, bound)
+                return self._told(refusal, now)
             self.telemetry.evicted += 1
-            self._end_wait(lowest, now, Reason.PRIORITY, depth, bound)
+            self._refuse(lowest, Stage.LIMIT, Reason.PRIORITY, depth, bound)
+            self.ended_waits.append(lowest)
 
         ticket.state = WAITING
         ticket.until = min(now + self.depth.max_wait, ticket.deadline)
@@ -209,23 +208,16 @@ class Admission:
 
     def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
         """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
-        self._settle_queue(now)
-        ticket.arrived = now
-        if self.draining:
-            return self._refuse(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
-        if ticket.deadline <= now:
-            return self._refuse(ticket, now, Reason.DEADLINE, 0.0, ticket.deadline - now)
-        refusal = self._turn_away(ticket, now, Reason.QUEUE_FULL, self.room.depth, 0.0)
-        self._follow_limit(now)
-        return refusal
+        if self.draining or ticket.deadline <= now:
+            refusal = self.join(ticket, now, 0.0)
+            assert isinstance(refusal, Refuse)  # it refuses both before it asks anything else
+            return refusal
+        depth = self.room.depth
+        return self._told(self._refuse(ticket, Stage.LIMIT, Reason.QUEUE_FULL, depth, 0.0), now)
 
     def refuse_late_loop(self, ticket: Ticket, now: float, lag: float, bound: float) -> Refuse:
         """Refuse a NEW ticket because the event loop is `lag` seconds late."""
-        self._settle_queue(now)
-        ticket.arrived = now
-        refusal = self._turn_away(ticket, now, Reason.LOOP_LAG, lag, bound)
-        self._follow_limit(now)
-        return refusal
+        return self._told(self._refuse(ticket, Stage.SHED, Reason.LOOP_LAG, lag, bound), now)
 
     # -- leaving ----------------------------------------------------------------------
 
@@ -257,6 +249,7 @@ class Admission:
         limit.on_finish(now, latency, ticket.crowd, outcome, held)
         if now >= self.drain.due:
             self.drain.checkpoint(now, telemetry.held, sum(telemetry.finished.values()))
+            self._follow_drain()
         if in_flight + 1 >= self.places or limit.limit != self.places:
             self._moved(now)
         return True
@@ -301,9 +294,13 @@ class Admission:
 
     def change(self, now: float, limit: Limit, depth: DepthRule, *, observe: bool) -> None:
         """Go on under other rules: nobody who runs or waits is lost."""
-        self.limit = limit
+        if limit is not self.limit:
+            self.limit = limit
+            for crowd in range(1, self.in_flight + 1):
+                limit.on_admit(now, crowd)  # it will hear of their ends
         self.depth = depth
         self.observe = observe
+        self._follow_drain()
         self._settle_queue(now)
         if observe:
             while self.room.depth:
@@ -318,7 +315,8 @@ class Admission:
         self._moved(now)
         self._settle_queue(now)
         while (ticket := self.room.pop_any()) is not None:
-            self._end_wait(ticket, now, Reason.DRAINING, self.in_flight, 0.0)
+            self._refuse(ticket, Stage.SHED, Reason.DRAINING, self.in_flight, 0.0)
+            self.ended_waits.append(ticket)
 
     def reopen(self, now: float) -> None:
         """Admit again."""
@@ -330,19 +328,20 @@ class Admission:
 
     def thresholds(self) -> tuple[float, float]:
         """`(max_queue, max_depth)` as they are now."""
-        return self.depth.thresholds(self._drain_rate())
+        return self._max_queue, self._max_depth
 
     # -- inside -----------------------------------------------------------------------
 
-    def _drain_rate(self) -> float:
-        """Places a second that become free when all are taken; never 0.
+    def _follow_drain(self) -> None:
+        """Work out what depends on how fast places become free: at each checkpoint.
 
         Before anything has finished each place is taken to be free again after `max_wait`:
         then half as many as run may wait, which is what the derived queue allows a service
         whose latency is just `max_wait`.
         """
-        places = self.places or 1  # nothing is enforced while draining
-        return self.drain.rate(places) or places / max(self.depth.max_wait, 1e-3)
+        places = self.places or self._last_places
+        self._rate = self.drain.rate(places) or places / max(self.depth.max_wait, 1e-3)
+        self._max_queue, self._max_depth = self.depth.thresholds(self._rate)
 
     def _moved(self, now: float) -> None:
         """Something that may let a waiter in, or shut the door, has happened."""
@@ -373,6 +372,7 @@ class Admission:
         if places >= 1 and (places := int(places)) != self.places:
             self.telemetry.note_limit(now, self.places, places)
             self.places = places
+            self._follow_drain()
 
     def _run(self, ticket: Ticket, now: float) -> None:
         """Give a place to one that had to wait for it, and tell the caller."""
@@ -391,15 +391,13 @@ class Admission:
         self.limit.on_admit(now, self.in_flight)
         self._read_limit(now)
 
-    def _wave_through(
-        self, ticket: Ticket, now: float, draw: float, max_queue: float, max_depth: float
-    ) -> Admit:
+    def _wave_through(self, ticket: Ticket, now: float, draw: float) -> Admit:
         """In `observe` mode those above the limit stand for the queue that is not kept."""
         depth = max(0, self.in_flight - self.places)
-        if depth >= max_depth:
+        if depth >= self._max_depth:
             self.telemetry.would_refuse[Reason.QUEUE_FULL] += 1
             self.limit.on_refuse(now)
-        elif draw >= survival(depth, max_queue):
+        elif draw >= survival(depth, self._max_queue):
             self.telemetry.would_refuse[Reason.QUEUE_SHED] += 1
             self.limit.on_refuse(now)
         else:
@@ -408,41 +406,38 @@ class Admission:
         self.ended_waits.remove(ticket)  # it did not wait; nobody needs to be told
         return ADMIT
 
-    def _turn_away(
-        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
-    ) -> Refuse:
-        """Refuse because the service is full; the limit hears of it and may have moved."""
-        refusal = self._refuse(ticket, now, reason, observed, bound)
+    def _too_late(self, ticket: Ticket, now: float) -> Refuse:
+        """The ticket is out of the room and its wait is over; the limit may move."""
+        reason = Reason.DEADLINE if ticket.until >= ticket.deadline else Reason.WAIT_TIMEOUT
+        waited, bound = now - ticket.arrived, ticket.until - ticket.arrived
+        refusal = self._refuse(ticket, Stage.LIMIT, reason, waited, bound)
         self.limit.on_refuse(now)
         return refusal
 
-    def _too_late(self, ticket: Ticket, now: float) -> Refuse:
-        """The ticket is out of the room and its wait is over."""
-        waited = now - ticket.arrived
-        reason = Reason.DEADLINE if ticket.until >= ticket.deadline else Reason.WAIT_TIMEOUT
-        return self._turn_away(ticket, now, reason, waited, ticket.until - ticket.arrived)
-
-    def _end_wait(
-        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
-    ) -> None:
-        self._refuse(ticket, now, reason, observed, bound)
-        self.ended_waits.append(ticket)
-
-    def _refuse(
-        self, ticket: Ticket, now: float, reason: Reason, observed: float, bound: float
-    ) -> Refuse:
-        ticket.state = ENDED
-        self.telemetry.refused[reason] += 1
-        self.telemetry.overloaded[ticket.level] += 1
-        stage = Stage.SHED if reason in _SHED else Stage.LIMIT
-        refusal = Refuse(stage, reason, self.retry_after(), observed, bound)
-        ticket.refusal = refusal
+    def _told(self, refusal: Refuse, now: float) -> Refuse:
+        """The limit hears that someone was turned away because the service is full."""
+        limit = self.limit
+        limit.on_refuse(now)
+        if limit.limit != self.places:
+            self._moved(now)
         return refusal
 
-    def retry_after(self) -> float:
-        """Seconds after which the queue that stands now will have drained, within bounds."""
-        drained = (self.room.depth + 1) / self._drain_rate()
-        return min(max(drained, _RETRY_FLOOR), _RETRY_CEILING)
+    def _refuse(
+        self, ticket: Ticket, stage: Stage, reason: Reason, observed: float, bound: float
+    ) -> Refuse:
+        ticket.state = ENDED
+        telemetry = self.telemetry
+        telemetry.refused[reason] += 1
+        telemetry.overloaded[ticket.level] += 1
+        # What stands in the queue now will have drained by then.
+        drained = (self.room.depth + 1) / self._rate
+        if drained < _RETRY_FLOOR:
+            drained = _RETRY_FLOOR
+        elif drained > _RETRY_CEILING:
+            drained = _RETRY_CEILING
+        refusal = Refuse(stage, reason, drained, observed, bound)
+        ticket.refusal = refusal
+        return refusal
 
     def _settle_queue(self, now: float) -> None:
         """Bring the integral of the waiters up to `now`, before their number changes."""

@@ -274,7 +274,9 @@ class AdmissionController:
         self.policy = policy
         limit = admission.limit
         if policy.concurrency != old.concurrency:
-            limit = _limit(policy.concurrency, initial=admission.limit.limit)
+            # A fixed limit is what is written down, and `off` has learned nothing.
+            fresh = policy.concurrency.algorithm == "fixed" or old.concurrency.mode == "off"
+            limit = _limit(policy.concurrency, initial=None if fresh else admission.limit.limit)
         if not admission.room.depth:
             admission.room = WaitingRoom[Ticket](len(policy.priorities))
         admission.room.discipline = policy.queue.discipline
