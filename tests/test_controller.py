@@ -278,6 +278,21 @@ async def test_a_waiter_that_leaves_or_is_refused_is_charged_nothing() -> None:
         pass
 
 
+async def test_a_rate_that_counts_failures_is_charged_by_what_happened() -> None:
+    gate = controller(limit=5, rates=[Rate("logins", "2/hour", charge="error 401")])
+    for _ in range(5):
+        async with gate.admit(client="careful"):
+            pass
+    with pytest.raises(ValueError, match="wrong password"):
+        async with gate.admit(client="guessing"):
+            raise ValueError("wrong password")
+    async with gate.admit(client="guessing") as permit:
+        permit.status = 401
+    with pytest.raises(RateLimited):
+        async with gate.admit(client="guessing"):
+            raise AssertionError("it must not run")
+
+
 @pytest.mark.parametrize("cost", [0, -1.0, float("nan"), float("inf")])
 async def test_a_cost_that_means_nothing_is_a_clear_error(cost: float) -> None:
     with pytest.raises(ValueError, match="cost must be"):

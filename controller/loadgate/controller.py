@@ -370,13 +370,10 @@ class AdmissionController:
         else:
             self.telemetry.overloaded[permit.level] += 1
 
-    def settle_rates(self, permit: Permit, now: float, outcome: Outcome) -> None:
-        """Charge the rates that count outcomes."""
-        if self.rates is not None:
-            self.rates.settle(permit.quotas, now, outcome)
-
-    def note_drained(self) -> None:
-        """Somebody has ended while draining."""
+    def after_release(self, permit: Permit, now: float, outcome: Outcome) -> None:
+        """Do what few need: charge rates that count outcomes, notice that nobody runs any more."""
+        if self.rates is not None and self.settles:
+            self.rates.settle(permit.quotas, now, outcome, permit.status)
         if self._drained is not None and not self.admission.in_flight:
             self._drained.set()
 

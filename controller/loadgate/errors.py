@@ -47,9 +47,15 @@ class Rejected(LoadgateError):
 
     status: ClassVar[int] = 503
 
-    def __init__(self, refusal: Refuse) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
+    # No __init__ of its own: BaseException keeps the arguments in C, and a refusal must not cost
+    # more than an admission.
+
+    @property
+    def refusal(self) -> Refuse:
+        """The decision as data."""
+        decision = self.args[0]
+        assert isinstance(decision, Refuse)
+        return decision
 
     @property
     def reason(self) -> Reason:

@@ -31,6 +31,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             exception is SUCCESS, an expired timeout OVERLOAD, cancellation CANCELLED, any
             other exception ERROR.
         quotas: What each local rate answered, in the order of the policy.
+        status: The HTTP status of the answer, for rates that are charged by it.
     """
 
     controller: AdmissionController
@@ -40,6 +41,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     patient: bool = True
     outcome: Outcome | None = None
     quotas: tuple[Quota, ...] = ()
+    status: int | None = None
     event: anyio.Event | None = None
 
     # -- for those who drive it by hand (the ASGI layer); users write `async with` ---------
@@ -151,22 +153,19 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         Args:
             outcome: What the request showed; by default `self.outcome`, or success.
         """
-        controller = self.controller
-        now = controller.clock()
         shown = self.outcome or outcome or _SUCCESS
         if type(shown) is not Outcome and shown not in _OUTCOMES:
             self.outcome = None
             self.release(Outcome.ERROR)
             raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
+        controller = self.controller
         admission = controller.admission
-        if not admission.finish(self, now, shown):
-            return
-        if controller.settles:
-            controller.settle_rates(self, now, shown)
-        if admission.ended_waits:
-            controller.wake()
-        if admission.draining:
-            controller.note_drained()
+        now = controller.clock()
+        if admission.finish(self, now, shown):
+            if admission.ended_waits:
+                controller.wake()
+            if controller.settles or admission.draining:
+                controller.after_release(self, now, shown)
 
     # -- context managers ------------------------------------------------------------------
 
