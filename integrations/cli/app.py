@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import logging
 import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -144,25 +146,21 @@ def serve(
     ] = False,
 ) -> None:
     """Run an ASGI app behind admission, with metrics and health on a port of their own."""
-    loop = _loop(backend)
-    try:
-        rules = read_policy(policy) if policy is not None else Policy()
-        loaded = load_app(target, app_dir, factory=factory)
-        layer = _layer(trusted_proxy or [], proxy_header, identify, exempt or [], app_dir)
-        listener = bind(bind_)
-        ops_listener = bind(metrics_bind) if metrics_bind != "none" else None
-    except LoadError as error:
-        sys.stderr.write(error.details)
-        fail(str(error))
-    except (PolicyFileError, BindError, ValueError) as error:
-        fail(str(error))
-    _log_to_stderr()
     try:
         from loadgate.integrations.cli.serve import Process, Service
         from loadgate.integrations.hypercorn import StartupError
     except ModuleNotFoundError as missing:
         fail_for_missing(missing, "loadgate serve")
-    try:
+    loop = _loop(backend)
+    with ExitStack() as sockets, _one_line():
+        rules = read_policy(policy) if policy is not None else Policy()
+        loaded = load_app(target, app_dir, factory=factory)
+        layer = _layer(trusted_proxy or [], proxy_header, identify, exempt or [], app_dir)
+        listener = sockets.enter_context(bind(bind_))
+        ops_listener = None
+        if metrics_bind != "none":
+            ops_listener = sockets.enter_context(bind(metrics_bind))
+        _log_to_stderr()
         process = Process(
             Service(
                 name=target,
@@ -176,12 +174,23 @@ def serve(
                 access_log=access_log,
             )
         )
-    except ValueError as error:
-        fail(str(error))
+        sockets.pop_all()  # from here on Hypercorn closes them
     try:
         process.run(loop.value)
     except StartupError as error:
         fail(f"{target!r} did not start: {error}", FAILED)
+
+
+@contextmanager
+def _one_line() -> Generator[None]:
+    """Turn what a user can have got wrong into one line and exit code 2."""
+    try:
+        yield
+    except LoadError as error:
+        sys.stderr.write(error.details)
+        fail(str(error))
+    except (PolicyFileError, BindError, ValueError) as error:
+        fail(str(error))
 
 
 # These two are found by name when they are called: their modules need extras that the others do

@@ -133,7 +133,7 @@ def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_
         assert "policy.toml:4: rates[0].rate" in served.log()
         assert served.get("/work").status_code == 429
 
-        policy.write_text("[concurrency]\nalgorithm = 'fixed'\nmin = 7\n")
+        policy.write_text("[concurrency]\nalgorithm = 'fixed'\ninitial = 7\n")
         served.signal(signal.SIGHUP)
         served.until(lambda: served.metric(success) == 1)
         assert served.metric("loadgate_limit") == 7

@@ -1,0 +1,160 @@
+"""``loadgate check`` says what a policy means, or what is wrong with it and where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgate.integrations.cli import main
+from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
+from loadgate.integrations.cli.words import describe, seconds, warnings
+from loadgate.policy import Policy
+
+FULL = """
+[[rates]]
+name = "per-client"
+rate = "100/second burst 200"
+key = "client"
+
+[[rates]]
+name = "failed-logins"
+rate = "3/minute"
+algorithm = "sliding-window-counter"
+key = "account"
+on_missing = "skip"
+charge = "401 403"
+
+[concurrency]
+algorithm = "adaptive"
+max = 500
+latency_target = 0.25
+
+[queue]
+max_wait = 1.0
+max_queue = 100
+max_depth = 200
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: Path) -> Any:
+    monkeypatch.setattr(sys, "argv", ["loadgate", "check", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_a_valid_policy_is_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(FULL)
+    code, out, err = run(capsys, monkeypatch, file)
+    assert (code, err) == (0, "")
+    for sentence in (
+        "a valid policy",
+        "per-client: 100 per second, counted by the client",
+        "token-bucket: up to 200 at once after a pause, then one every 10 ms.",
+        "failed-logins: 3 per minute, counted by its 'account'",
+        "sliding-window-counter: a sliding window, estimated from two counters.",
+        "Charged when the request has ended as: 401 403.",
+        "All of them must agree: a refused request is charged by none.",
+        "adaptive: starts at 20, stays within 1 and 500",
+        "It also aims at a latency of 250 ms.",
+        "A request waits at most 1 s for a place, then it is refused.",
+        "Up to 100 waiters everyone may wait.",
+        "Above 100 a growing share of arrivals is refused at once, at 200 all of them.",
+        "Arrivals are refused (503) while it is more than 100 ms late.",
+        "429 when its own rate is used up",
+        "Rate 'failed-logins' does not apply to requests without the key 'account'",
+    ):
+        assert sentence in out
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("[concurrency]\nmaxx = 3\n", ":2: concurrency.maxx", "did you mean 'max'?"),
+        ("[concurrency]\n\nmin = 0\n", ":3: concurrency.min", "0"),
+        ("[concurrency]\ninitial = 'many'\n", ":2: concurrency.initial", "'many'"),
+        ("[queue]\nmax_queue = 9\nmax_depth = 3\n", ":3: queue.max_depth", "3 is below max_queue"),
+        ("[queue]\nmax_wait = -1\n", ":2: queue.max_wait", "-1"),
+        ("priorities = []\n", ":1: priorities", "at least one class is needed"),
+        ("[[rates]]\nname = 'a'\nrate = '1/s'\n\n[[rates]]\nname = 'b'\nrate = 'often'\n",
+         ":7: rates[1].rate", "'often' is not a rate"),
+        ("[[rates]]\nname = 'a'\nlimit = 5\nburst = 0.5\n", ":4: rates[0].burst", "at least 1"),
+        ("[[rates]]\nname = 'a'\nlimit = -5\n", ":3: rates[0].limit", "positive"),
+        ("[[rates]]\nrate = '1/s'\n", ":1: rates[0]", "name"),
+        ("quee = 3\n", ":1: quee", "did you mean 'queue'?"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_file_line_path_and_value(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    where: str,
+    what: str,
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    code, out, err = run(capsys, monkeypatch, file)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"loadgate: {file}{where}")
+    assert what in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"[queue\n", b"\xff\xfe", b"max_wait = \n"])
+def test_what_is_no_toml_is_said_so_once(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_bytes(content)
+    with pytest.raises(PolicyFileError, match="is not TOML") as caught:
+        read_policy(file)
+    assert str(caught.value).count("policy.toml") == 1
+
+
+def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(PolicyFileError, match="cannot be read: is a directory"):
+        read_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("", "There are no rates"),
+        ("[[rates]]\nname='a'\nrate='1/s'\nmode='observe'\n", "Rate 'a' only observes"),
+        ("[[rates]]\nname='a'\nrate='1/s'\nmode='off'\n", "Rate 'a' is off."),
+        ("[[rates]]\nname='a'\nrate='1/s'\nmode='off'\n", "No rate is enforced"),
+        ("[concurrency]\nmode='observe'\n", "The limit only observes"),
+        ("[concurrency]\nmode='off'\n", "The limit is off"),
+    ],
+)
+def test_whatever_disables_protection_is_said(tmp_path: Path, text: str, warning: str) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    policy = read_policy(file)
+    assert any(said.startswith(warning) for said in warnings(policy))
+    assert f"  ! {warning}" in describe(policy)
+
+
+def test_an_unwatched_loop_is_warned_of() -> None:
+    from loadgate.policy import Signals
+
+    assert any("not watched" in said for said in warnings(Policy(signals=Signals(max_lag=None))))
+
+
+def test_a_policy_with_nothing_switched_off_has_no_warnings() -> None:
+    policy = Policy.from_mapping({"rates": [{"name": "a", "rate": "1/s"}]})
+    assert warnings(policy) == []
+    assert describe(policy).endswith("Everything is enforced.\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0000125, "12.5 µs"), (0.25, "250 ms"), (1.5, "1.5 s"), (3600, "3600 s")]
+)
+def test_seconds_are_said_as_people_do(value: float, words: str) -> None:
+    assert seconds(value) == words
