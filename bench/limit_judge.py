@@ -164,7 +164,7 @@ def _pressure(record: Record, index: int) -> float:
 
 def _cuts(record: Record, reference: np.ndarray) -> dict[str, float]:
     series = results.goodput(record)
-    found = {}
+    found: dict[str, float] = {}
     for cut in results.cuts(record.scenario):
         low, high = round(cut.start / results.BIN), round(cut.end / results.BIN)
         theirs = float(reference[low:high].sum())

@@ -81,7 +81,7 @@ def times_of_rate(
     else:
         unit = np.sort(numbers.random(int(numbers.poisson(total)))) * total
     keep = np.concatenate(([True], np.diff(cumulative) > 0.0))
-    return np.interp(unit, cumulative[keep], at[keep])
+    return np.asarray(np.interp(unit, cumulative[keep], at[keep]))
 
 
 def times_of_phase(

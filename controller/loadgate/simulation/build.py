@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
+import msgspec
 import numpy as np
 
 from loadgate.errors import PolicyError
@@ -120,6 +121,11 @@ def _change(
     return change
 
 
+def changed(spec: StageSpec, count: int, speed: float) -> StageSpec:
+    """The same stage with other cores or places."""
+    return msgspec.structs.replace(spec, count=count, speed=speed)
+
+
 def rate_of(scenario: Scenario, phase: Phase) -> tuple[float, float]:
     """Arrivals per second at the beginning and at the end of `phase`."""
     first, last = phase.levels
@@ -128,7 +134,8 @@ def rate_of(scenario: Scenario, phase: Phase) -> tuple[float, float]:
 
 
 def _client_times(scenario: Scenario, seed: int, client: ClientSpec, share: float) -> Floats:
-    start, parts = 0.0, []
+    start = 0.0
+    parts: list[Floats] = []
     for index, phase in enumerate(scenario.phases):
         first, last = rate_of(scenario, phase)
         name = f"{client.name}/{index}"
@@ -156,7 +163,7 @@ def _sizes(
     times_by_client: list[Floats],
     trace: Arrivals | None,
 ) -> Floats:
-    parts = []
+    parts: list[Floats] = []
     for client, times in zip(scenario.clients, times_by_client, strict=True):
         if trace is not None and trace.durations is not None and stage.called == trace.stage:
             parts.append(trace.durations[np.searchsorted(trace.times, times)])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from loadgate.admission import ENDED, RUNNING, Admission
 from loadgate.decisions import ADMIT, Outcome, Reason, Refuse, Wait
@@ -133,18 +133,23 @@ class Engine:
         plain = self._plain
         index, arrival = 0, times[0]
         while True:
-            due, source = arrival, None
+            due = arrival
+            arrives, ready = True, None
             if events and events[0][0] < due:
                 due = events[0][0]
-                source = events
+                arrives = False
             for stage in cores:
                 if stage.next < due:
                     due = stage.next
-                    source = stage
+                    ready = stage
             if due > until or due == inf:
                 break
             now = due if due > self._frozen else self._frozen
-            if source is None:
+            if ready is not None:
+                request = ready.leave(now)
+                if request.index >= 0:
+                    self._advance(request, now)
+            elif arrives:
                 client = clients[client_of[index]]
                 request = Request(client.level)
                 request.index = index
@@ -167,10 +172,6 @@ class Engine:
                         self._refused(request, now)
                 index += 1
                 arrival = times[index]
-            elif source is not events:
-                request = source.leave(now)
-                if request.index >= 0:
-                    self._advance(request, now)
             else:
                 _, _, kind, what = heappop(events)
                 if kind == _DEPART:
@@ -257,7 +258,7 @@ class Engine:
         elif self.verdict[index] == UNFINISHED:
             self.verdict[index] = SERVED
             self.ended[index] = now
-            self.wait[index] = request.started - request.arrived
+            self.wait[index] = request.wait
             which = self.workload.client[index]
             client = self.workload.clients[which]
             if client.budget < inf:
@@ -284,7 +285,7 @@ class Engine:
         ended = self.admission.ended_waits
         while ended:
             woken, ended[:] = ended[:], []
-            for request in woken:
+            for request in cast("list[Request]", woken):
                 if request.state == RUNNING:
                     self._enter(request, now, self.workload.sizes[0][request.index])
                 else:
@@ -301,11 +302,11 @@ class Engine:
             request.quotas = ()
 
     def _finish(self, request: Request, now: float, outcome: Outcome) -> None:
-        """A place becomes free; late success counts as in production, as overload."""
-        if outcome is _SUCCESS and now > request.deadline:
-            outcome = _OVERLOAD
+        """A place becomes free, and rates that charge by outcome hear of it."""
         self.admission.finish(request, now, outcome)
         if self._settles and self._rates is not None:
+            if outcome is _SUCCESS and now > request.deadline:
+                outcome = _OVERLOAD
             self._rates.settle(request.quotas, now, outcome)
 
     def _refused(self, request: Request, now: float) -> None:

@@ -8,7 +8,7 @@ A law is a frozen struct that can be written in a scenario file, as in
 from __future__ import annotations
 
 from math import exp, gamma, log
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -113,9 +113,10 @@ class Pareto(_Law, frozen=True, tag="pareto"):
         a, cut = self.shape, self.longest * self.mean
 
         def mean_of(scale: float) -> float:
-            return (a * scale - cut * (scale / cut) ** a) / (a - 1.0)
+            return (a * scale - cut * float((scale / cut) ** a)) / (a - 1.0)
 
-        low, high = 0.0, self.mean
+        low = 0.0
+        high = self.mean
         for _ in range(80):
             middle = 0.5 * (low + high)
             if mean_of(middle) < self.mean:
@@ -201,7 +202,7 @@ def scaled(law: Law, factor: float) -> Law:
     for name in ("mean", "means", "values"):
         value = getattr(law, name, None)
         if isinstance(value, list):
-            changes[name] = [factor * float(v) for v in value]  # type: ignore[arg-type]
+            changes[name] = [factor * v for v in cast("list[float]", value)]
         elif value is not None:
             changes[name] = factor * value
     return msgspec.structs.replace(law, **changes)

@@ -7,6 +7,7 @@ every policy is judged on the same requests.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 from typing import Final
 
@@ -68,7 +69,8 @@ class Figures:
 
 def phases(scenario: Scenario) -> list[Stretch]:
     """The phases of a scenario as stretches."""
-    start, found = 0.0, []
+    start = 0.0
+    found: list[Stretch] = []
     for index, phase in enumerate(scenario.phases):
         name = phase.name or f"phase {index + 1}"
         found.append(Stretch(name, start, start + phase.seconds, index))
@@ -78,7 +80,7 @@ def phases(scenario: Scenario) -> list[Stretch]:
 
 def cuts(scenario: Scenario) -> list[Stretch]:
     """The pieces of those phases that ask to be cut."""
-    found = []
+    found: list[Stretch] = []
     for whole, phase in zip(phases(scenario), scenario.phases, strict=True):
         if phase.cuts:
             edges = [0.0, *phase.cuts, phase.seconds]
@@ -89,7 +91,7 @@ def cuts(scenario: Scenario) -> list[Stretch]:
                     whole.start + high,
                     whole.phase,
                 )
-                for low, high in zip(edges[:-1], edges[1:], strict=True)
+                for low, high in pairwise(edges)
             ]
     return found
 

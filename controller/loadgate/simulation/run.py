@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,17 +82,17 @@ class Record:
     def good(self) -> NDArray[np.bool_]:
         """Whether each arrival was answered in time."""
         with np.errstate(invalid="ignore"):
-            return self.latency <= self.slo
+            return np.asarray(self.latency <= self.slo)
 
     @property
     def refused(self) -> NDArray[np.bool_]:
         """Whether each arrival was refused for good."""
-        return self.verdict == REFUSED
+        return np.asarray(self.verdict == REFUSED)
 
     @property
     def gave_up(self) -> NDArray[np.bool_]:
         """Whether each arrival's client left without an answer."""
-        return self.verdict == GAVE_UP
+        return np.asarray(self.verdict == GAVE_UP)
 
 
 def policy_for(scenario: Scenario, settings: Mapping[str, Any] | None = None) -> Policy:
@@ -109,7 +109,9 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     for key, value in above.items():
         known = merged.get(key)
         if isinstance(known, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(known, value)
+            merged[key] = _merged(
+                cast("Mapping[str, Any]", known), cast("Mapping[str, Any]", value)
+            )
         else:
             merged[key] = value
     return merged
@@ -159,7 +161,7 @@ def requests(scenario: Scenario, seed: int, policy: Policy | None = None) -> Wor
     return build.workload(scenario, seed, priorities)
 
 
-def _watch(engine: Engine, horizon: float) -> Any:
+def _watch(engine: Engine, horizon: float) -> Callable[[], Gauges]:
     """Read the gauges at regular moments; the result gives what was read."""
     step = horizon / _LOOKS
     admission = engine.admission

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from math import inf
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -396,21 +396,26 @@ def with_keys(scenario: Scenario, keys: Mapping[str, Any]) -> Scenario:
 
 def _put(mapping: dict[str, Any], path: str, value: Any) -> None:
     steps = re.findall(r"[^.\[\]]+", path)
+    *way, last = steps
     here: Any = mapping
-    for step in steps[:-1]:
-        try:
-            here = here[int(step)] if isinstance(here, list) else here.setdefault(step, {})
-        except (IndexError, ValueError) as error:
-            raise PolicyError(path, "leads nowhere in this scenario") from error
-        if not isinstance(here, dict | list):
-            raise PolicyError(path, "leads nowhere in this scenario")
-    if isinstance(here, list):
-        try:
-            here[int(steps[-1])] = value
-        except (IndexError, ValueError) as error:
-            raise PolicyError(path, "leads nowhere in this scenario") from error
-    else:
-        here[steps[-1]] = value
+    try:
+        for step in way:
+            here = _inside(here, step)
+        if isinstance(here, list):
+            here[int(last)] = value
+        else:
+            here[last] = value
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise PolicyError(path, "leads nowhere in this scenario") from error
+
+
+def _inside(table: Any, step: str) -> Any:
+    """What stands at `step`; a table that was left out is made."""
+    if isinstance(table, list):
+        return cast("list[Any]", table)[int(step)]
+    if table.get(step) is None:
+        table[step] = {}
+    return table[step]
 
 
 def _hint(word: str, known: list[str]) -> str:

@@ -66,12 +66,14 @@ def read_trace(scenario: Scenario) -> Arrivals:
     durations = None
     if trace.duration is not None:
         durations = np.asarray([row[1] for row in rows])[order] * trace.duration_unit
-    clients = [rows[i][2] for i in order.tolist()] if trace.client is not None else None
+    clients: list[str] | None = None
+    if trace.client is not None:
+        clients = [rows[int(i)][2] for i in order]
     return Arrivals((times - times[0]) / trace.speed, durations, clients, trace.stage)
 
 
 def _csv_rows(path: Path, trace: Trace) -> list[tuple[float, float, str]]:
-    rows = []
+    rows: list[tuple[float, float, str]] = []
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         for name in (trace.time, trace.duration, trace.client):
@@ -98,7 +100,7 @@ def _log_rows(path: Path, trace: Trace) -> list[tuple[float, float, str]]:
         raise PolicyError("trace.pattern", f"is no regular expression: {error}") from error
     if "time" not in pattern.groupindex:
         raise PolicyError("trace.pattern", "needs a group (?P<time>...)")
-    rows = []
+    rows: list[tuple[float, float, str]] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
