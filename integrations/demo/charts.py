@@ -6,11 +6,13 @@ both pictures show the same.
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Final
 
 import msgspec
 
 from loadgate.integrations.demo.record import Half
+from loadgate.integrations.demo.service import CONNECTIONS
 from loadgate.integrations.demo.story import CAPACITY, GREEDY, PATIENCE, POLITE, SLO, STORM_RATE
 
 # Colours that stay apart for the colour-blind (after Okabe and Ito) and on white.
@@ -18,6 +20,7 @@ GREEN: Final = "#1b9e77"
 ORANGE: Final = "#e69f00"
 RED: Final = "#d1495b"
 BLUE: Final = "#3a6ea5"
+DARK: Final = "#333333"
 GREY: Final = "#8a8f98"
 SAND: Final = "#f0d9a8"
 
@@ -49,6 +52,13 @@ class Mark(msgspec.Struct, frozen=True):
     value: float
 
 
+class Note(msgspec.Struct, frozen=True):
+    """Words in the middle of the drawing, at a moment."""
+
+    text: str
+    at: float
+
+
 class Panel(msgspec.Struct, frozen=True):
     """One drawing: what the axis means, its range, and what is on it."""
 
@@ -59,6 +69,7 @@ class Panel(msgspec.Struct, frozen=True):
     areas: list[Area]
     lines: list[Line]
     marks: list[Mark]
+    notes: list[Note] = []  # msgspec copies it for each panel
 
 
 def panels(half: Half, peak_in_flight: float) -> list[Panel]:
@@ -68,39 +79,56 @@ def panels(half: Half, peak_in_flight: float) -> list[Panel]:
 
 def _goodput(half: Half) -> Panel:
     xs = [at for at, _ in half.bins()]
-    offered = [tally.offered / tally.seconds for _, tally in half.bins()]
     polite = [tally.goodput for _, tally in half.bins(POLITE)]
     greedy = [tally.goodput for _, tally in half.bins(GREEDY)]
     both = [a + b for a, b in zip(polite, greedy, strict=True)]
+    asked = [tally.offered / tally.seconds for _, tally in half.bins(POLITE)]
+    top = 1.6 * CAPACITY
     return Panel(
-        title="goodput: answered within the SLO, per second",
+        title="goodput within the SLO, per second",
         bottom=0.0,
-        top=2.6 * CAPACITY,
+        top=top,
         log=False,
         areas=[
             Area("polite clients", GREEN, xs, [0.0] * len(xs), polite),
-            Area("the greedy client", ORANGE, xs, polite, both),
+            Area("the greedy one", ORANGE, xs, polite, both),
         ],
-        lines=[Line("offered (to 500)", GREY, xs, [*offered], 1.2)],
+        # Above the top it would only hide what matters; the third panel shows all of it.
+        lines=[
+            Line("polite demand", DARK, xs, [rate if rate <= top else None for rate in asked], 1.0)
+        ],
         marks=[Mark("capacity", CAPACITY)],
+        notes=_gaps(xs, [total > 0 for total in both], "no goodput at all"),
     )
 
 
 def _latency(half: Half) -> Panel:
     xs = [at for at, _ in half.bins()]
     tallies = [tally for _, tally in half.bins()]
-    seen = [sum(tally.count(status) for status in ("200",)) > 0 for tally in tallies]
-    p50 = [tally.p50 * 1e3 if any_ok else None for tally, any_ok in zip(tallies, seen, strict=True)]
-    p99 = [tally.p99 * 1e3 if any_ok else None for tally, any_ok in zip(tallies, seen, strict=True)]
+    served = [not isnan(tally.p50) for tally in tallies]
+    p50 = [None if isnan(tally.p50) else tally.p50 * 1e3 for tally in tallies]
+    p99 = [None if isnan(tally.p99) else tally.p99 * 1e3 for tally in tallies]
     return Panel(
-        title="latency of the admitted, milliseconds (none drawn: nobody was served)",
+        title="latency of the served, milliseconds",
         bottom=40.0,
         top=1.5e3 * PATIENCE,
         log=True,
         areas=[],
         lines=[Line("p99", RED, xs, p99), Line("p50", BLUE, xs, p50)],
         marks=[Mark("SLO", SLO * 1e3)],
+        notes=_gaps(xs, served, "nobody was served"),
     )
+
+
+def _gaps(xs: list[float], fine: list[bool], text: str) -> list[Note]:
+    """A note in the middle of the longest stretch that is not fine, if it is worth one."""
+    longest: list[float] = []
+    current: list[float] = []
+    for at, ok in zip(xs, fine, strict=True):
+        current = [] if ok else [*current, at]
+        longest = max(longest, current, key=len)
+    # Three seconds of half a second each are wide enough for the words.
+    return [Note(text, (longest[0] + longest[-1]) / 2)] if len(longest) >= 6 else []
 
 
 def _endings(half: Half) -> Panel:
@@ -135,17 +163,19 @@ def _endings(half: Half) -> Panel:
 
 
 def _places(half: Half, peak_in_flight: float) -> Panel:
-    xs = [sample.at for sample in half.samples]
-    lines = [Line("in flight", BLUE, xs, [max(0.1, one.in_flight) for one in half.samples])]
-    if any(one.limit is not None for one in half.samples):
-        lines.append(Line("limit", RED, xs, [one.limit for one in half.samples]))
-        lines.append(Line("waiting", GREY, xs, [max(0.1, one.waiting) for one in half.samples], 1))
+    # The last clients may keep the load running beyond the last phase.
+    seen = [sample for sample in half.samples if sample.at <= half.result.plan.duration]
+    xs = [sample.at for sample in seen]
+    lines = [Line("in flight", BLUE, xs, [max(0.1, one.in_flight) for one in seen])]
+    if any(one.limit is not None for one in seen):
+        lines.append(Line("limit", RED, xs, [one.limit for one in seen]))
+        lines.append(Line("waiting", GREY, xs, [max(0.1, one.waiting) for one in seen], 1))
     return Panel(
-        title="requests inside the service",
+        title="requests inside the service, logarithmic",
         bottom=1.0,
-        top=max(100.0, 1.5 * peak_in_flight),
+        top=max(100.0, 4 * peak_in_flight),
         log=True,
         areas=[],
         lines=lines,
-        marks=[Mark("the pool", 10.0)],
+        marks=[Mark(f"pool of {CONNECTIONS}", CONNECTIONS)],
     )

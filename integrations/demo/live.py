@@ -16,11 +16,17 @@ from loadgate.integrations.demo.record import Sample, phase_starts
 from loadgate.integrations.demo.run import TITLES
 from loadgate.integrations.demo.sparkline import sparkline
 from loadgate.integrations.demo.story import (
+    BACK,
+    CALM,
+    CALM_RATE,
     CAPACITY,
+    FALLING,
     GREEDY,
     ONE_GREEDY,
     PATIENCE,
     POLITE,
+    POLITE_CLIENTS,
+    RISING,
     SLO,
     STORM,
     STORM_RATE,
@@ -35,9 +41,23 @@ OURS: Final = "cyan"
 THEIRS: Final = "yellow"
 QUIET: Final = "dim"
 
+SHORT: Final = {
+    CALM: "calm",
+    ONE_GREEDY: "greedy",
+    RISING: "up",
+    STORM: "5x",
+    FALLING: "",
+    BACK: "calm",
+}
+
 WORDS: Final = {
+    CALM: f"{CALM_RATE:.0f}/s from {POLITE_CLIENTS} polite clients: every service is fine",
+    RISING: "the greedy one has gone, and the polite ones become more and more",
+    FALLING: "the storm ends",
+    BACK: "as calm as in the beginning; who is still down now was broken by the storm",
     ONE_GREEDY: f"one client alone asks {2 * CAPACITY:.0f}/s, twice what the service can do",
-    STORM: f"{STORM_RATE:.0f}/s from 400 polite clients: nobody's fault, five times too much",
+    STORM: f"{STORM_RATE:.0f}/s from {POLITE_CLIENTS} polite clients: nobody's fault, "
+    "but five times too much",
 }
 
 
@@ -131,7 +151,8 @@ class LiveView:
         text = Text()
         text.append("loadgate demo  ", style="bold")
         text.append(f"capacity {CAPACITY:.0f}/s, SLO {SLO * 1e3:.0f} ms, ")
-        text.append(f"half {self._now + 1} of 2: {TITLES[self._now]}\n")
+        text.append(f"half {self._now + 1} of 2: ")
+        text.append(f"{TITLES[self._now]}\n", style="bold green" if self._now else "bold red")
         phase = last.phase if last else ""
         for name, _, _ in phase_starts():
             text.append(f" {name} ", style="reverse" if name == phase else "dim")
@@ -181,7 +202,8 @@ class LiveView:
             top: float = STORM_RATE,
         ) -> tuple[str, Text, str]:
             row = column.rate(count, *names)
-            return label, sparkline(row, width, top=top, style=always(style)), _last(row)
+            line = sparkline(row, width, top=top, zero="·", style=always(style))
+            return label, line, _last(row)
 
         latency = column.p99()
         inside = column.of_samples(lambda one: one.in_flight)
@@ -203,7 +225,7 @@ class LiveView:
             ),
             (
                 "greedy goodput/s",
-                sparkline(greedy, width, top=1.1 * CAPACITY, style=always(THEIRS)),
+                sparkline(greedy, width, top=1.1 * CAPACITY, zero="·", style=always(THEIRS)),
                 _last(greedy),
             ),
             (
@@ -218,14 +240,17 @@ class LiveView:
             counted("429/s polite", lambda one: one.limited, BAD, POLITE, top=2 * CAPACITY),
             counted("503/s", lambda one: one.refused, OURS, POLITE, GREEDY),
             places("in flight", inside, _crowded),
-            places("limit", limit, always(OURS)),
+            places("limit", limit, always(OURS))
+            if not column.last or any(value is not None for value in limit)
+            else ("limit", Text("none: everybody is let in".ljust(width), style=QUIET), ""),
         ]
 
     def _phase_axis(self, width: int) -> Text:
         text = Text()
         for number, (name, start, end) in enumerate(phase_starts()):
             cells = round(end / self._duration * width) - round(start / self._duration * width)
-            text.append(name[:cells].ljust(cells), style="dim" if number % 2 else "dim reverse")
+            short = SHORT[name][:cells].center(cells)
+            text.append(short, style="dim" if number % 2 else "dim reverse")
         return text
 
 

@@ -66,6 +66,16 @@ def _panel(axes: Any, panel: Panel, phases: Sequence[tuple[str, float, float]]) 
         axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(panel.bottom, panel.top)
     axes.set_xlim(0, phases[-1][2])
+    axes.xaxis.set_major_formatter("{x:g} s")
     axes.grid(axis="y", color="#dfe2e6", lw=0.6)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.9), framealpha=0.7)
+    for note in panel.notes:
+        axes.text(
+            note.at, 0.5, note.text, transform=axes.get_xaxis_transform(),
+            ha="center", va="center", fontsize=12, color="#d1495b", style="italic",
+        )  # fmt: skip
+    # Beside the title, where it can never lie on the data.
+    axes.legend(
+        fontsize=8, loc="lower right", bbox_to_anchor=(1.01, 0.99), frameon=False,
+        ncols=6, columnspacing=0.9, handlelength=1.0, handletextpad=0.4,
+    )  # fmt: skip

@@ -142,8 +142,10 @@ async def _ready(process: asyncio.subprocess.Process, server: Server) -> None:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
+    # Not process.terminate(): Popen would reap a process that has just ended by itself, and
+    # asyncio, which waits for it, would complain that it is gone.
     with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+        os.kill(process.pid, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(process.wait()), SHUTDOWN)
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -18,6 +18,7 @@ def sparkline(
     top: float,
     bottom: float = 0.0,
     logarithmic: bool = False,
+    zero: str = "",
     style: Callable[[int, float], str] = lambda index, value: "",
 ) -> Text:
     """Draw values as a line of blocks.
@@ -28,12 +29,16 @@ def sparkline(
         top: The value of a full block.
         bottom: The value of the lowest one; above 0 when `logarithmic`.
         logarithmic: Whether equal steps are equal ratios.
+        zero: What stands for nothing at all; by default the lowest block.
         style: The style of each block, from its column and value.
     """
     text = Text()
     for index, value in enumerate(values[:width]):
         if value is None:
             text.append(" ")
+            continue
+        if value <= 0 and zero:
+            text.append(zero, style="dim")
             continue
         inside = min(max(value, bottom), top)
         if logarithmic:

@@ -13,7 +13,7 @@ WIDTH: Final = 620
 HEIGHT: Final = 170
 LEFT: Final = 56
 TOP: Final = 84
-GAP: Final = 66
+GAP: Final = 52
 
 Scale = Callable[[float], float]
 
@@ -84,21 +84,27 @@ def _panel(
             'stroke-dasharray="6 4" fill="none"/>'
         )
         parts.append(_text(left + WIDTH - 4, y(mark.value) - 4, mark.label, anchor="end"))
+    parts += [
+        _text(x(note.at), top + HEIGHT / 2, note.text, size=16, color="#d1495b", anchor="middle")
+        for note in panel.notes
+    ]
     parts.append(
         f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#555"/>'
     )
-    return parts + _legend([*panel.areas, *panel.lines], left, top + HEIGHT + 32)
+    return parts + _legend([*panel.areas, *panel.lines], left + WIDTH, top - 8)
 
 
-def _legend(entries: Sequence[Area | Line], left: float, top: float) -> list[str]:
+def _legend(entries: Sequence[Area | Line], right: float, top: float) -> list[str]:
+    """The legend, right of the title, where it can never lie on the data."""
     parts: list[str] = []
-    at = left
-    for entry in entries:
+    widths = [32 + 6.2 * len(entry.label) for entry in entries]  # about that of the letters
+    at = right - sum(widths) + 10
+    for entry, width in zip(entries, widths, strict=True):
         parts.append(
             f'<rect x="{at:.0f}" y="{top - 9:.0f}" width="14" height="9" fill="{entry.color}"/>'
         )
         parts.append(_text(at + 18, top, entry.label))
-        at += 40 + 6.5 * len(entry.label)  # about the width of the letters
+        at += width
     return parts
 
 

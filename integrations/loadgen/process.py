@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -80,8 +81,11 @@ async def run_elsewhere(plan: Plan, report: Callable[[Progress], None] | None = 
         raise GeneratorError((await errors).decode(errors="replace").strip()[-2000:])
     finally:
         errors.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        if process.returncode is None:
+            # Not process.kill(): Popen would reap a process that has just ended by itself, and
+            # asyncio, which waits for it, would complain that it is gone.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
         await process.wait()
 
 
