@@ -22,6 +22,10 @@ from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
 from loadgate.integrations.cli.words import describe
 from loadgate.policy import Policy
 
+# What the socket, or the proxies that are trusted, tell of a client: key name to the lengths of
+# the IPv4 and IPv6 prefixes that count as one. /24 and /48 are what one organisation is given.
+_KEYS = {"client": (32, 64), "address": (32, 64), "network": (24, 48)}
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -141,6 +145,9 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    log_refusals: Annotated[
+        bool, typer.Option(help="Log refusals with their reasons, a few each second at most.")
+    ] = True,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write every request to stdout.")
     ] = False,
@@ -148,6 +155,8 @@ def serve(
     """Run an ASGI app behind admission, with metrics and health on a port of their own."""
     try:
         from loadgate.integrations.cli.serve import Process, Service
+        from loadgate.integrations.decision_log import DecisionLog
+        from loadgate.integrations.exempt import DEFAULT_PATHS
         from loadgate.integrations.hypercorn import StartupError
     except ModuleNotFoundError as missing:
         fail_for_missing(missing, "loadgate serve")
@@ -155,7 +164,11 @@ def serve(
     with ExitStack() as sockets, _one_line():
         rules = read_policy(policy) if policy is not None else Policy()
         loaded = load_app(target, app_dir, factory=factory)
-        layer = _layer(trusted_proxy or [], proxy_header, identify, exempt or [], app_dir)
+        layer = _layer(rules, trusted_proxy or [], proxy_header, identify, app_dir)
+        if exempt:
+            layer["exempt"] = (*DEFAULT_PATHS, *exempt)
+        if log_refusals:
+            layer["log"] = DecisionLog(explained=True)
         listener = sockets.enter_context(bind(bind_))
         ops_listener = None
         if metrics_bind != "none":
@@ -238,22 +251,28 @@ def _loop(backend: Backend | None) -> Backend:
 
 
 def _layer(
-    trusted: list[str], header: Header, identify: str | None, exempt: list[str], app_dir: Path
+    policy: Policy, trusted: list[str], header: Header, identify: str | None, app_dir: Path
 ) -> dict[str, Any]:
-    """The keyword arguments of the layer that the options ask for."""
-    from loadgate.integrations.exempt import DEFAULT_PATHS
+    """Who is asking, as keyword arguments of the layer."""
     from loadgate.integrations.identity import Address
 
-    layer: dict[str, Any] = {}
     if identify is not None:
         if trusted:
             raise ValueError("--identify replaces --trusted-proxy: give one of them")
-        layer["identify"] = load_function(identify, app_dir)
-    elif trusted:
-        layer["identify"] = Address(trusted=trusted, header=header.value)
-    if exempt:
-        layer["exempt"] = (*DEFAULT_PATHS, *exempt)
-    return layer
+        return {"identify": load_function(identify, app_dir)}
+    counted = {rate.key for rate in policy.rates}
+    unknown = counted - set(_KEYS)
+    if unknown:
+        known = ", ".join(_KEYS)
+        raise ValueError(
+            f"a rate counts the key {sorted(unknown)[0]!r}, which --identify must tell; without "
+            f"it there are only {known}"
+        )
+    # One key needs no mapping, which is cheaper for each request.
+    keys = None if counted <= {"client"} else _KEYS
+    return {
+        "identify": Address(trusted=trusted, header=header.value if trusted else None, keys=keys)
+    }
 
 
 def _log_to_stderr() -> None:

@@ -199,6 +199,14 @@ def test_serve_says_where_a_policy_is_wrong(name: str, run: Any) -> None:
     assert said.message == "loadgate: policy.toml:2: concurrency.min: 9 is above max 3"
 
 
+def test_a_rate_on_a_key_that_nobody_tells_is_named(name: str, run: Any) -> None:
+    Path(f"{name}.py").write_text(APP + "def who(scope): return {'account': '42'}\n")
+    Path("policy.toml").write_text("[[rates]]\nname='a'\nrate='1/s'\nkey='account'\n")
+    said = run("serve", f"{name}:app", "--policy", "policy.toml", "--bind", "127.0.0.1:0")
+    assert said.code == 2
+    assert "counts the key 'account', which --identify must tell" in said.message
+
+
 # -- the rest ----------------------------------------------------------------------------------
 
 

@@ -56,6 +56,8 @@ def test_the_counts_of_the_metrics_equal_what_was_sent(tmp_path: Path, backend: 
         assert served.metric("loadgate_in_flight") == 0
         assert served.metric("loadgate_limit") == 3
 
+        assert "reason=rate" in served.log()
+
         served.signal(signal.SIGTERM)
         served.line("the app was told to shut down")
         assert served.ended() == 0
@@ -87,6 +89,57 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(
         assert [answer.result(PATIENCE).text for answer in held] == ["/hold"] * 3
         assert served.ended() == 0
         assert "3 running" in served.log()
+
+
+def test_no_answer_is_cut_short_when_a_busy_server_drains(tmp_path: Path) -> None:
+    def ask(served: Served) -> list[int]:
+        statuses: list[int] = []
+        while True:
+            try:
+                answer = served.get("/work")
+            except httpx.ConnectError:
+                return statuses
+            except httpx.ReadError:
+                continue  # accepted by the kernel when the server had already stopped listening
+            except httpx.RemoteProtocolError as error:
+                if "without sending a response" not in str(error):
+                    raise
+                continue  # accepted, and closed before the request was read
+            assert answer.status_code != 200 or answer.text == "/work"
+            statuses.append(answer.status_code)
+
+    with ThreadPoolExecutor() as threads, Served(tmp_path) as served:
+        clients = [threads.submit(ask, served) for _ in range(4)]
+        served.until(lambda: served.metric("loadgate_finished_total", outcome="success") > 40)
+        served.signal(signal.SIGTERM)
+        statuses = [status for client in clients for status in client.result(PATIENCE)]
+        assert served.ended() == 0
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) > 40
+
+
+def test_rates_can_count_addresses_and_networks_without_any_code(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        "[[rates]]\nname = 'address'\nrate = '100/hour'\nkey = 'address'\n"
+        "[[rates]]\nname = 'network'\nrate = '3/hour'\nkey = 'network'\n"
+    )
+    with Served(tmp_path, "--policy", str(policy)) as served:
+        assert [served.get("/").status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert served.metric("loadgate_rate_missing_total", rate="network") == 0
+
+
+def test_a_function_of_the_users_can_say_who_asks(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[[rates]]\nname = 'a'\nrate = '1/hour'\nkey = 'account'\n")
+    (tmp_path / "who.py").write_text(
+        "def account(scope): return {'account': dict(scope['headers'])[b'x-account'].decode()}\n"
+    )
+    options = ("--policy", str(policy), "--identify", "who:account")
+    with Served(tmp_path, *options) as served:
+        for account, status in (("one", 200), ("two", 200), ("one", 429)):
+            answer = httpx.get(served.url, headers={"x-account": account}, timeout=PATIENCE)
+            assert answer.status_code == status
 
 
 @pytest.mark.parametrize("backend", ["uvloop", "trio"])
