@@ -72,7 +72,7 @@ def loadgate(
 def check(
     file: Annotated[Path, typer.Argument(help="A policy in TOML.", show_default=False)],
 ) -> None:
-    """Say in words what a policy means, or what is wrong with it and where (exit code 1)."""
+    """Say what a policy means, or what is wrong and where."""
     try:
         policy = read_policy(file)
     except PolicyFileError as error:
@@ -152,7 +152,7 @@ def serve(
         bool, typer.Option("--access-log", help="Write every request to stdout.")
     ] = False,
 ) -> None:
-    """Run an ASGI app behind admission, with metrics and health on a port of their own."""
+    """Run an ASGI app behind admission."""
     try:
         from loadgate.integrations.cli.serve import Process, Service
         from loadgate.integrations.decision_log import DecisionLog
@@ -217,7 +217,7 @@ _PASS_ON: dict[str, Any] = {
 
 @app.command(context_settings=_PASS_ON)
 def demo(context: typer.Context) -> None:
-    """Show in a minute what loadgate does: a service at five times its capacity."""
+    """Show in a minute what loadgate does."""
     _delegate("demo", context.args)
 
 
@@ -260,13 +260,13 @@ def _layer(
         if trusted:
             raise ValueError("--identify replaces --trusted-proxy: give one of them")
         return {"identify": load_function(identify, app_dir)}
-    counted = {rate.key for rate in policy.rates}
+    counted = {key for rate in policy.rates for key in (rate.key, *rate.match)}
     unknown = counted - set(_KEYS)
     if unknown:
         known = ", ".join(_KEYS)
         raise ValueError(
-            f"a rate counts the key {sorted(unknown)[0]!r}, which --identify must tell; without "
-            f"it there are only {known}"
+            f"a rate asks for the key {sorted(unknown)[0]!r}, which --identify must tell; "
+            f"without it there are only {known}"
         )
     # One key needs no mapping, which is cheaper for each request.
     keys = None if counted <= {"client"} else _KEYS

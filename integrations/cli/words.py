@@ -102,6 +102,10 @@ def _rate(rate: Rate) -> list[str]:
             f"  {rate.algorithm}: up to {rate.burst:g} at once after a pause, then one every "
             f"{seconds(rate.per / rate.limit)}."
         )
+    if rate.match:
+        lines.append(f"  Only for clients with {_matches(rate)}.")
+    if rate.exempt:
+        lines.append(f"  Not for {_named(rate.exempt)}.")
     if rate.on_outcome:
         lines.append(f"  Charged when the request has ended as: {rate.charge}.")
     lines.append(
@@ -191,6 +195,21 @@ def _answers(policy: Policy) -> list[str]:
     )
     lines.append("Both say why, as application/problem+json.")
     return lines
+
+
+def _matches(rate: Rate) -> str:
+    return " and ".join(
+        f"{key} {_named([values] if isinstance(values, str) else values, 'or')}"
+        for key, values in rate.match.items()
+    )
+
+
+def _named(values: Sequence[str], last: str = "and") -> str:
+    """A few of `values`, and how many there are beyond."""
+    shown = [repr(value) for value in values[:3]]
+    if len(values) > 3:
+        return f"{', '.join(shown)} {last} {len(values) - 3} more"
+    return f" {last} ".join(shown)
 
 
 def _period(per: float) -> str:

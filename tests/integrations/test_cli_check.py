@@ -26,6 +26,8 @@ algorithm = "sliding-window-counter"
 key = "account"
 on_missing = "skip"
 charge = "401 403"
+match = { tier = ["free", "trial"] }
+exempt = ["ops", "monitoring"]
 
 [concurrency]
 algorithm = "adaptive"
@@ -61,6 +63,8 @@ def test_a_valid_policy_is_said_in_words(
         "failed-logins: 3 per minute, counted by its 'account'",
         "sliding-window-counter: a sliding window, estimated from two counters.",
         "Charged when the request has ended as: 401 403.",
+        "Only for clients with tier 'free' or 'trial'.",
+        "Not for 'ops' and 'monitoring'.",
         "All of them must agree: a refused request is charged by none.",
         "adaptive: starts at 20, stays within 1 and 500",
         "It also aims at a latency of 250 ms.",

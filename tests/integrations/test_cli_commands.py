@@ -204,7 +204,7 @@ def test_a_rate_on_a_key_that_nobody_tells_is_named(name: str, run: Any) -> None
     Path("policy.toml").write_text("[[rates]]\nname='a'\nrate='1/s'\nkey='account'\n")
     said = run("serve", f"{name}:app", "--policy", "policy.toml", "--bind", "127.0.0.1:0")
     assert said.code == 2
-    assert "counts the key 'account', which --identify must tell" in said.message
+    assert "asks for the key 'account', which --identify must tell" in said.message
 
 
 # -- the rest ----------------------------------------------------------------------------------
