@@ -83,6 +83,7 @@ class KeyTable(Generic[State]):
 
     __slots__ = (
         "_buckets",
+        "_dropped",
         "_entry_bytes",
         "_fresh",
         "_hand",
@@ -114,6 +115,7 @@ class KeyTable(Generic[State]):
         self._max_bytes = max_bytes
         self._ring: list[Key] = []
         self._hand = 0
+        self._dropped = 0
         self._key_bytes = 0
         self._buckets: dict[int, SharedBucket] = {}
         # Python seeds the hash of text anew in each process: a secret without reading dice.
@@ -146,10 +148,11 @@ class KeyTable(Generic[State]):
     def place(
         self, key: str | bytes, fresh_at: float, idle_at: float
     ) -> str | bytes | SharedBucket:
-        """Make an entry for an unknown key; the caller must set its state at once.
+        """Make an entry for an unknown key; the caller sets its state at once, if it has none.
 
         Args:
-            key: A key without an entry. A shared bucket is its own place and never evicted.
+            key: A key that was not found as it stands; a subclass of str may have hidden one. A
+                shared bucket is its own place and never evicted.
             fresh_at: An entry that is fresh at this moment may be replaced if need be.
             idle_at: An entry that was already fresh at this moment is forgotten.
 
@@ -160,7 +163,7 @@ class KeyTable(Generic[State]):
             TypeError: The key is neither str nor bytes.
         """
         key = plain(key)
-        if isinstance(key, SharedBucket):
+        if key in self.states or isinstance(key, SharedBucket):
             return key
         size = key.__sizeof__()
         if not self._is_full(size):
@@ -175,7 +178,7 @@ class KeyTable(Generic[State]):
     def find(self, key: Key, fresh_at: float) -> Key:
         """Where `place` would put an unknown key, without changing anything."""
         key = plain(key)
-        if isinstance(key, SharedBucket):
+        if key in self.states or isinstance(key, SharedBucket):
             return key
         size = key.__sizeof__()
         if not self._is_full(size):
@@ -197,7 +200,7 @@ class KeyTable(Generic[State]):
         """Move the hand and drop the entries on its way that were fresh at `moment`.
 
         Returns:
-            Whether the hand came round: what is left has been looked at not long ago.
+            Whether the hand came round and had found nothing to drop since it last did.
         """
         ring, states, fresh, hand = self._ring, self.states, self._fresh, self._hand
         before = len(ring)
@@ -214,7 +217,9 @@ class KeyTable(Generic[State]):
                 hand += 1
             if hand >= len(ring):
                 hand = 0
-                came_round = True
+                dropped = self.forgotten + before - len(ring)
+                came_round = dropped == self._dropped
+                self._dropped = dropped
                 if not ring:
                     break
         self._hand = hand

@@ -159,12 +159,13 @@ class TokenBucket(Limiter[float]):
             plain(key)
             return self._answer(key, clock, clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
-        if isinstance(place, SharedBucket):
-            self._states.setdefault(place, clock)
-            return overflow(self.hit(place, now, cost), key, place)
-        after = self._states[place] = max(clock + cost, math.nextafter(clock, math.inf))
-        self.allowed += 1
-        return self._answer(place, clock, after, now, cost, allowed=True)
+        if place not in self._states and not isinstance(place, SharedBucket):
+            after = self._states[place] = max(clock + cost, math.nextafter(clock, math.inf))
+            self.allowed += 1
+            return self._answer(place, clock, after, now, cost, allowed=True)
+        self._states.setdefault(place, clock)
+        quota = self.hit(place, now, cost)
+        return overflow(quota, key, place) if isinstance(place, SharedBucket) else quota
 
     def _hit_unusual(self, key: Key, level: float, now: float, cost: float) -> Quota:
         """Decide what the short way leaves: odd costs, rounding at the line, clock steps."""
