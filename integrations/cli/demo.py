@@ -23,6 +23,9 @@ from loadgate.integrations.loadgen import GeneratorError
 # What a shell says of a command that was interrupted: 128 + SIGINT.
 INTERRUPTED = 130
 
+# A log has no width; the table needs this much.
+LOG_WIDTH = 110
+
 OUT = Path("out/demo")
 
 
@@ -43,6 +46,8 @@ def demo(
     console = Console()
     started = time.monotonic()
     lines = plain or not console.is_terminal
+    if not console.is_terminal:
+        console = Console(width=LOG_WIDTH)
     view = PlainView(lambda line: print(line, flush=True)) if lines else LiveView(console)
     try:
         with view:
@@ -77,8 +82,9 @@ def demo(
 
 
 async def _both(view: LiveView | PlainView, seed: int) -> tuple[Half, Half]:
-    # A supervisor's SIGTERM must end the service and the load too, not only this process.
+    # Whoever ends this process, or closes its terminal, must end the service and the load too.
     task = asyncio.current_task()
-    if task is not None and hasattr(signal, "SIGTERM"):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if task is not None and hasattr(signal, "SIGHUP"):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     return await run_half(0, seed, view), await run_half(1, seed, view)

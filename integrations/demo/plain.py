@@ -43,7 +43,7 @@ class PlainView:
 
         slowest = max((one.p99 for one in self._since if one.p99 is not None), default=None)
         parts = [
-            f"{progress.at:5.1f} s {progress.phase:<17}",
+            f"{progress.at:5.1f} s {self._since[0].phase:<17}",
             f"offered/s {rate(lambda one: one.sent, POLITE, GREEDY):>3}",
             f"good/s polite {rate(lambda one: one.good, POLITE):>3}",
             f"greedy {rate(lambda one: one.good, GREEDY):>3}",

@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     Attributes:
         at: End of the interval, seconds after the start.
         seconds: Its length.
-        phase: The phase it ended in.
+        phase: The phase of its middle.
         classes: Counts by class.
         p50, p99: Latency of the successes that ended in it, seconds, nan without any.
     """
@@ -92,10 +92,11 @@ class Counts:
 
     def cut(self, now: float) -> Progress:
         """Hand out the interval that ends now and begin the next."""
+        middle = (self._since + now) / 2
         started = (
             phase.name
             for phase, start in zip(self._plan.phases, self._plan.starts(), strict=True)
-            if start <= now
+            if start <= middle
         )
         *_, phase = ("", *started)
         progress = Progress(
