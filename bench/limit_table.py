@@ -1,36 +1,167 @@
-"""How are the scores shown? Means over seeds with bounds, per scenario and altogether."""
+"""How are the scores shown? One table for the terminal, several for the documentation."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from math import inf, isnan
 
-import numpy as np
+from bench.limit_stats import Mean, Table
 
-from bench.limit_judge import Score
+OURS = "adaptive"
 
 
-def table(scores: Sequence[Score]) -> str:
+def plain(table: Table) -> str:
     """A table for the terminal: share of the best fixed limit by scenario and limit."""
     lines: list[str] = []
-    labels = list(dict.fromkeys(score.limit for score in scores))
-    for queue in dict.fromkeys(score.queue for score in scores):
-        rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for score in scores:
-            if score.queue == queue:
-                rows[score.scenario][score.limit].append(score.share)
-        wide = max(len(name) for name in rows)
+    wide = max(len(name) for name in [*table.scenarios, "geometric mean (judged)"])
+    for queue in table.queues:
+        limits = table.limits_of(queue)
         lines.append(f"queue: {queue}")
-        lines.append(" " * wide + "".join(f" {label[:14]:>14}" for label in labels))
-        for name, by_limit in rows.items():
-            cells = "".join(f" {np.mean(by_limit[label]):14.3f}" for label in labels)
+        lines.append(" " * wide + "".join(f" {limit[-15:]:>15}" for limit in limits))
+        for name in table.scenarios:
+            cells = "".join(f" {_cell(table.share(name, queue, limit)):>15}" for limit in limits)
             lines.append(f"{name:{wide}}{cells}")
-        means = {
-            label: np.asarray([np.mean(row[label]) for row in rows.values()]) for label in labels
-        }
-        geometric = (np.exp(np.log(np.maximum(means[label], 1e-9)).mean()) for label in labels)
-        lines.append(f"{'geometric mean':{wide}}" + "".join(f" {g:14.3f}" for g in geometric))
-        worst = (means[label].min() for label in labels)
-        lines.append(f"{'worst':{wide}}" + "".join(f" {w:14.3f}" for w in worst))
+        means = "".join(f" {_cell(table.geometric(queue, limit)):>15}" for limit in limits)
+        lines.append(f"{'geometric mean (judged)':{wide}}{means}")
+        worst = "".join(f" {table.worst(queue, limit)[0]:15.3f}" for limit in limits)
+        lines.append(f"{'worst (judged)':{wide}}{worst}")
         lines.append("")
     return "\n".join(lines)
+
+
+def markdown(table: Table, faults: Sequence[str]) -> str:
+    """The tables of the documentation.
+
+    Args:
+        table: The scores.
+        faults: The bounds that do not hold, in words.
+    """
+    parts: list[str] = ["### Bounds", ""]
+    if faults:
+        parts += [f"`{OURS}` breaks these bounds of its scenarios:", ""]
+        parts += [*(f"- {fault}" for fault in faults), ""]
+    else:
+        parts += [f"`{OURS}` holds every bound of its scenarios.", ""]
+    for queue in table.queues:
+        where = "Behind the default queue" if queue == "default" else "Without a queue"
+        parts += [f"### {where}", "", *_summary(table, queue), "", *_shares(table, queue), ""]
+        if queue == "default":
+            parts += [*_behaviour(table, queue), "", *_pairs(table, queue), ""]
+    return "\n".join(parts)
+
+
+def _summary(table: Table, queue: str) -> list[str]:
+    lines = [
+        "| limit | geometric mean | lower 95 % bound | worst scenario |  |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    for limit in sorted(
+        table.limits_of(queue), key=lambda limit: -table.geometric(queue, limit).mean
+    ):
+        geometric = table.geometric(queue, limit)
+        worst, where = table.worst(queue, limit)
+        figures = f"{geometric.mean:.3f} | {geometric.low:.3f} | {worst:.3f}"
+        lines.append(f"| {_name(limit)} | {figures} | {where} |")
+    return lines
+
+
+def _shares(table: Table, queue: str) -> list[str]:
+    limits = table.limits_of(queue)
+    lines = [
+        "Answers in time, as a share of the best fixed limit of each phase (mean over seeds, "
+        "± half of its 95 % interval for ours):",
+        "",
+        "| scenario | " + " | ".join(_name(limit) for limit in limits) + " |",
+        "| --- |" + " ---: |" * len(limits),
+    ]
+    for name in table.scenarios:
+        cells: list[str] = []
+        for limit in limits:
+            share = table.share(name, queue, limit)
+            bound = f" ± {share.half:.3f}" if limit == OURS and share.half != inf else ""
+            cells.append(f"{share.mean:.3f}{bound}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _behaviour(table: Table, queue: str) -> list[str]:
+    lines = [
+        "How they behave: refusals beyond the best fixed limit's in phases that fit (share of the "
+        "arrivals, highest scenario), median seconds until goodput is within 5 % of the best after "
+        "a change for the worse (protect) and for the better (recover) with the changes after "
+        "which that never happened, and how restless the limit is in steady phases (standard "
+        "deviation over mean).",
+        "",
+        "| limit | false refusals | where | protect | never | recover | never | restless |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for limit in table.limits_of(queue):
+        false = [
+            (_average([s.false_refusals for s in table.get(name, queue, limit)]), name)
+            for name in table.scenarios
+        ]
+        most, where = max(false)
+        protect = table.settling(queue, limit, harder=True)
+        recover = table.settling(queue, limit, harder=False)
+        swing = _average(
+            [
+                phase.swing
+                for name in table.judged
+                for score in table.get(name, queue, limit)
+                for phase in score.phases
+            ]
+        )
+        lines.append(
+            f"| {_name(limit)} | {most:.2%} | {where if most > 0 else ''} | {_time(protect)} | "
+            f"{protect[1]}/{protect[2]} | {_time(recover)} | {recover[1]}/{recover[2]} | "
+            f"{swing:.2f} |"
+        )
+    return lines
+
+
+def _pairs(table: Table, queue: str) -> list[str]:
+    if OURS not in table.limits_of(queue):
+        return []
+    others = [limit for limit in table.limits_of(queue) if limit != OURS]
+    found: list[tuple[float, str]] = []
+    for name in table.scenarios:
+        for other in others:
+            ahead = table.ahead(name, queue, OURS, other)
+            if ahead.mean < -0.02:
+                bound = "" if ahead.half == inf else f" ± {ahead.half:.3f}"
+                found.append(
+                    (ahead.mean, f"| {name} | {_name(other)} | {-ahead.mean:.3f}{bound} |")
+                )
+    if not found:
+        return [
+            "No other limit is better than `adaptive` by more than 0.02 in any scenario (paired)."
+        ]
+    return [
+        f"Where another limit is better than `{OURS}` by more than 0.02 (paired, same requests):",
+        "",
+        "| scenario | limit | better by |",
+        "| --- | --- | ---: |",
+        *(line for _, line in sorted(found)),
+    ]
+
+
+def _name(limit: str) -> str:
+    return f"**`{limit}`**" if limit == OURS else f"`{limit}`"
+
+
+def _cell(mean: Mean) -> str:
+    if isnan(mean.mean):
+        return "-"
+    return f"{mean.mean:.3f}" + ("" if mean.half == inf else f" ±{mean.half:.3f}")
+
+
+def _time(settling: tuple[float, int, int]) -> str:
+    seconds, _, count = settling
+    if not count:
+        return "-"
+    return "never" if seconds == inf else f"{seconds:.1f} s"
+
+
+def _average(values: Sequence[float]) -> float:
+    known = [value for value in values if not isnan(value)]
+    return sum(known) / len(known) if known else 0.0

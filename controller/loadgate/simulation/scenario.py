@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from math import inf
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -409,10 +409,10 @@ def _put(mapping: dict[str, Any], path: str, value: Any) -> None:
         raise PolicyError(path, "leads nowhere in this scenario") from error
 
 
-def _inside(table: Any, step: str) -> Any:
+def _inside(table: dict[str, Any] | list[Any], step: str) -> Any:
     """What stands at `step`; a table that was left out is made."""
     if isinstance(table, list):
-        return cast("list[Any]", table)[int(step)]
+        return table[int(step)]
     if table.get(step) is None:
         table[step] = {}
     return table[step]
