@@ -48,13 +48,13 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         client: The client key, a mapping of key name to key, or None.
-        cost: What the request costs, in units of the rates.
+        cost: What the request costs, in units of the rates; None means the layer's own.
         priority: One of the policy's priorities; None means the layer's own.
         timeout: Seconds from now until the answer is worthless; None means the layer's own.
     """
 
     client: str | dict[str, str] | None = None
-    cost: float = 1.0
+    cost: float | None = None
     priority: str | None = None
     timeout: float | None = None
 

@@ -1,0 +1,379 @@
+"""How does an ASGI request go through admission? One layer in front of any application.
+
+Pure ASGI: no framework, no copy of the scope, no task group on the way of a request that finds a
+free place. What it does, message by message, was tried against Hypercorn (asyncio, uvloop and
+trio; HTTP/1.1 and HTTP/2), uvicorn and Granian, which differ dangerously in what an unread body,
+an early answer or a cancelled `receive()` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
+
+from loadgate.controller import AdmissionController
+from loadgate.decisions import Reason, Refuse
+from loadgate.errors import Rejected
+from loadgate.integrations.answering import (
+    deny_websocket,
+    expects_continue,
+    is_multiplexed,
+    send_refusal,
+)
+from loadgate.integrations.decision_log import DecisionLog
+from loadgate.integrations.exchange import Exchange, Handshake
+from loadgate.integrations.exempt import Exemptions, is_preflight
+from loadgate.integrations.http import (
+    Contract,
+    Header,
+    Pressure,
+    quota_headers,
+    refusal_answer,
+)
+from loadgate.integrations.identity import Address, Caller, Client, Identify
+from loadgate.integrations.receive import (
+    App,
+    Buffers,
+    Receive,
+    ReceivePump,
+    Scope,
+    Send,
+    run_beside,
+    running_loop,
+)
+from loadgate.permit import Permit, check_request
+from loadgate.policy import Policy
+from loadgate.rates.spec import Rate
+
+PERMIT: Final = "loadgate.permit"
+"""The scope key under which the application finds its `Permit` (to set `outcome`)."""
+
+# One HTTP/2 window of 64 KiB is what every client may send unasked; four of them let an ordinary
+# upload wait without being stopped.
+_MAX_BUFFER: Final = 256 * 1024
+# 256 waiting uploads with full buffers.
+_MAX_BUFFERS: Final = 64 * 1024 * 1024
+
+# How much of a refused HTTP/1.1 upload is read to keep the connection. Reading a megabyte costs
+# less than a new TCP and TLS handshake; beyond that closing is cheaper.
+_MAX_DRAIN: Final = 1024 * 1024
+# nginx lingers 5 s between two reads, 30 s in all (lingering_timeout, lingering_time). The client
+# has its answer already, so a short time is enough.
+_MAX_DRAIN_TIME: Final = 2.0
+
+
+class AdmissionMiddleware:
+    """Admits, delays or refuses each request before the application sees it.
+
+    Args:
+        app: The ASGI application.
+        controller: The controller to ask; or a `Policy`, then each event loop gets a controller
+            of its own on its first request (servers that run several loops in one process).
+        identify: Who asks: scope to client key, mapping of keys, None or `Caller`. It runs on
+            the event loop for each request and must not wait.
+        exempt: What is never counted and never refused: ``"/path"`` (GET and HEAD) or
+            ``"METHOD /path"`` (``*`` for any method), or a function of the scope. The default
+            are the usual health and metrics paths.
+        cost: What a request costs, or a function of the scope.
+        priority: Its class, or a function of the scope.
+        timeout: Seconds until its answer is worthless, None for never, or a function of the
+            scope.
+        contract: How refusals are told.
+        preflights: So many CORS preflights may be running past admission at once (a refused
+            preflight is an opaque error in browsers); more are treated like any request.
+        websockets: What a permit covers: the ``handshake``, the whole ``connection``, or
+            nothing (``off``).
+        hold_background: Hold the permit until the application returns, so that background tasks
+            after the last message count too.
+        max_buffer: Bytes of an upload that are kept for a request in the queue. A longer HTTP/1.x
+            upload is paused; on HTTP/2 it would block its neighbours, so its wait ends at once.
+        max_buffers: The same for all waiting requests together.
+        max_drain: Bytes of the upload of a refused HTTP/1.x request that are read before the
+            server closes the connection.
+        max_drain_time: Likewise in seconds.
+        log: Where decisions are logged, None for nowhere.
+
+    Raises:
+        ValueError: A setting is out of bounds.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        controller: AdmissionController | Policy,
+        *,
+        identify: Identify | None = None,
+        exempt: Iterable[str] | Callable[[Scope], bool] | None = None,
+        cost: float | Callable[[Scope], float] = 1.0,
+        priority: str | Callable[[Scope], str] = "default",
+        timeout: float | Callable[[Scope], float | None] | None = None,
+        contract: Contract | None = None,
+        preflights: int = 16,
+        websockets: Literal["handshake", "connection", "off"] = "handshake",
+        hold_background: bool = False,
+        max_buffer: int = _MAX_BUFFER,
+        max_buffers: int = _MAX_BUFFERS,
+        max_drain: int = _MAX_DRAIN,
+        max_drain_time: float = _MAX_DRAIN_TIME,
+        log: DecisionLog | None = None,
+    ) -> None:
+        if websockets not in ("handshake", "connection", "off"):
+            raise ValueError(
+                f"websockets: {websockets!r} is none of 'handshake', 'connection', 'off'"
+            )
+        for name, value in (
+            ("preflights", preflights),
+            ("max_buffer", max_buffer),
+            ("max_buffers", max_buffers),
+            ("max_drain", max_drain),
+            ("max_drain_time", max_drain_time),
+        ):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name}: {value!r} is not a number of at least 0")
+        check_request(1.0 if callable(cost) else cost, None if callable(timeout) else timeout)
+        self.app = app
+        self._policy = controller if isinstance(controller, Policy) else None
+        self._controller = controller if isinstance(controller, AdmissionController) else None
+        self._by_loop: WeakKeyDictionary[Any, AdmissionController] = WeakKeyDictionary()
+        self._identify: Identify = Address() if identify is None else identify
+        self._exempt = Exemptions(exempt)
+        self._preflights = preflights
+        self._cost = cost
+        self._priority = priority
+        self._timeout = timeout
+        self._plain = not (callable(cost) or callable(priority) or callable(timeout))
+        self._contract = Contract() if contract is None else contract
+        self._tells_quotas = self._contract.on_admitted
+        self._websockets = websockets
+        self._hold_background = hold_background
+        self._buffers = Buffers(max_buffer, max_buffers)
+        self._max_drain = max_drain
+        self._max_drain_time = max_drain_time
+        self._pressure = Pressure()
+        self._log = log
+        self._logs_admitted = log is not None and log.admitted_every > 0
+
+    @property
+    def controller(self) -> AdmissionController:
+        """The controller of the running event loop."""
+        return self._controller or self._controller_of_loop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection scope.
+
+        It must be a coroutine function: Hypercorn takes anything else for WSGI.
+        """
+        kind = scope["type"]
+        if kind != "http" and (kind != "websocket" or self._websockets == "off"):
+            # lifespan, and whatever ASGI comes to know
+            await self.app(scope, receive, send)
+            return
+        if self._exempt.covers(scope):
+            await self.app(scope, receive, send)
+            return
+        if self._preflights and is_preflight(scope):
+            # Not counted by rates, yet not without bound: it costs the application something.
+            self._preflights -= 1
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self._preflights += 1
+            return
+        controller = self._controller or self._controller_of_loop()
+        caller = self._identify(scope)
+        if self._plain and type(caller) is not Caller:
+            permit = controller.admit(caller, self._cost, self._priority, self._timeout)  # type: ignore[arg-type]  # plain: none of them is a function
+        else:
+            permit = self._ask(controller, scope, caller)
+        refusal: Refuse | None = None
+        runs = False
+        try:
+            runs = permit.begin()
+        except Rejected as rejected:
+            refusal = rejected.refusal
+        if runs:
+            await self._run(permit, scope, receive, send, None)
+        elif refusal is not None:
+            await self._refuse(refusal, permit, scope, receive, send, None, waited=False)
+        elif expects_continue(scope):
+            # Reading would invite the upload before anyone knows whether it is wanted.
+            await self._settle(permit, scope, receive, send, None)
+        else:
+            await self._wait(permit, scope, receive, send)
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _controller_of_loop(self) -> AdmissionController:
+        loop: Any = running_loop()
+        if loop is None:
+            import trio
+
+            loop = trio.lowlevel.current_trio_token()
+        controller = self._by_loop.get(loop)
+        if controller is None:
+            controller = self._by_loop[loop] = AdmissionController(self._policy)
+        return controller
+
+    def _ask(
+        self, controller: AdmissionController, scope: Scope, caller: Client | Caller
+    ) -> Permit:
+        cost, priority, timeout = self._cost, self._priority, self._timeout
+        cost = cost(scope) if callable(cost) else cost
+        priority = priority(scope) if callable(priority) else priority
+        timeout = timeout(scope) if callable(timeout) else timeout
+        if isinstance(caller, Caller):
+            if caller.cost is not None:
+                cost = caller.cost
+            if caller.priority is not None:
+                priority = caller.priority
+            if caller.timeout is not None:
+                timeout = caller.timeout
+            caller = caller.client
+        return controller.admit(caller, cost, priority, timeout)
+
+    # -- waiting ---------------------------------------------------------------------------
+
+    async def _wait(self, permit: Permit, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stand in the queue with a pump that notices when the client leaves."""
+        pump = ReceivePump(receive, self._buffers)
+        pump.on_gone = partial(_leave_queue, permit)
+        if is_multiplexed(scope):
+            pump.on_full = partial(_end_wait, permit)
+        try:
+            await run_beside(pump, partial(self._settle, permit, scope, receive, send, pump))
+        except BaseException:
+            permit.abandon()  # cancelled before it could even begin to wait
+            raise
+
+    async def _settle(
+        self,
+        permit: Permit,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        pump: ReceivePump | None,
+    ) -> None:
+        refusal: Refuse | None = None
+        try:
+            await permit.settle()
+        except Rejected as rejected:
+            refusal = rejected.refusal
+        if pump is not None:
+            pump.on_gone = pump.on_full = None
+            if refusal is None:
+                if pump.is_over:
+                    pump.raise_failure()
+                    return  # the client left; nobody would read an answer
+                receive = pump.receive
+        if refusal is None:
+            await self._run(permit, scope, receive, send, pump)
+        else:
+            await self._refuse(refusal, permit, scope, receive, send, pump, waited=True)
+
+    # -- refusing --------------------------------------------------------------------------
+
+    async def _refuse(
+        self,
+        refusal: Refuse,
+        permit: Permit,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        pump: ReceivePump | None,
+        *,
+        waited: bool,
+    ) -> None:
+        controller = permit.controller
+        now = controller.clock()
+        pressure = 0.0
+        rate: Rate | None = None
+        if refusal.reason is Reason.RATE:
+            rate = _rate_named(controller.policy, refusal.subject)
+        else:
+            pressure = self._pressure.refused(now, lambda: sum(controller.telemetry.admitted))
+        answer = refusal_answer(
+            refusal,
+            self._contract,
+            pressure=pressure,
+            draw=controller.draw(),
+            epoch=time.time(),
+            rate=rate,
+        )
+        if self._log is not None:
+            algorithm = "" if rate is None else rate.algorithm
+            self._log.refused(refusal, permit.client, answer.status, now, algorithm=algorithm)
+        if scope["type"] == "websocket":
+            await deny_websocket(answer, scope, send)
+        else:
+            await send_refusal(
+                answer,
+                scope,
+                receive,
+                send,
+                pump,
+                max_bytes=self._max_drain,
+                max_time=self._max_drain_time,
+                waited=waited,
+            )
+
+    # -- running ---------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        permit: Permit,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        pump: ReceivePump | None,
+    ) -> None:
+        """Run the application and end the permit when its last message leaves."""
+        exchange: Exchange | Handshake
+        if scope["type"] == "websocket":
+            exchange = Handshake(permit, receive, send, pump, self._websockets == "connection")
+        else:
+            exchange = Exchange(permit, receive, send, pump, self._hold_background)
+        try:
+            scope[PERMIT] = permit
+            if self._tells_quotas and isinstance(exchange, Exchange):
+                exchange.extra = self._quota_headers(permit)
+            if self._logs_admitted and self._log is not None:
+                self._log.admitted(permit.client, permit.wait, permit.quotas)
+            await self.app(scope, exchange.receive, exchange.send)
+        except BaseException as error:
+            exchange.raised(error)
+            raise
+        exchange.returned()
+
+    def _quota_headers(self, permit: Permit) -> list[Header]:
+        rates = [rate for rate in permit.controller.policy.rates if rate.mode == "enforce"]
+        pairs = zip((rate.name for rate in rates), rates, permit.quotas, strict=False)
+        return quota_headers(pairs, self._contract, epoch=time.time())
+
+
+def _leave_queue(permit: Permit) -> None:
+    """The client of a waiting request has left."""
+    permit.abandon()
+    _wake(permit)
+
+
+def _end_wait(permit: Permit) -> None:
+    """A waiting request must not wait any longer."""
+    controller = permit.controller
+    controller.admission.expire(permit, controller.clock())
+    controller.wake()
+    _wake(permit)
+
+
+def _wake(permit: Permit) -> None:
+    if permit.event is not None:
+        permit.event.set()
+
+
+def _rate_named(policy: Policy, name: str) -> Rate | None:
+    for rate in policy.rates:
+        if rate.name == name:
+            return rate
+    return None

@@ -1,0 +1,184 @@
+"""When does a request answer, when does it end, and what did it show? Seen in its messages.
+
+A permit ends when the application *emits* its last message, before the server's `send` is
+awaited: on Hypercorn that waits for a slow client, for whom no place is held. `send` is a plain
+function that returns the server's awaitable, which saves a coroutine per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+
+from loadgate.decisions import Outcome
+from loadgate.integrations.receive import Message, Receive, ReceivePump, Send
+from loadgate.permit import Permit, outcome_of
+
+Header = tuple[bytes, bytes]
+
+_CANCELLED: Final = Outcome.CANCELLED
+_IGNORED: Final = Outcome.IGNORED
+
+
+class Exchange(msgspec.Struct, gc=False):
+    """One HTTP request and its response.
+
+    Attributes:
+        permit: The permit to end.
+        inner_receive: The server's or the pump's.
+        inner_send: The server's.
+        pump: The pump, if one runs.
+        holds: Hold the permit until the application returns.
+        extra: Headers to add to the response.
+        gone: Whether the application was told that the client has left.
+        started: Whether the response has begun.
+        ended: Whether its last message was emitted.
+        trailers: Whether trailers come after the body.
+        shown: What the response shows, None for success.
+        headers: The response's headers, to tell streams from documents.
+    """
+
+    permit: Permit
+    inner_receive: Receive
+    inner_send: Send
+    pump: ReceivePump | None = None
+    holds: bool = False
+    extra: list[Header] | None = None
+    gone: bool = False
+    started: bool = False
+    ended: bool = False
+    trailers: bool = False
+    shown: Outcome | None = None
+    headers: Iterable[Header] | None = None
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """What the application gets as `send`."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            if message.get("more_body", False):
+                if self.headers is not None:
+                    self._look_for_stream()
+            elif not self.trailers:
+                self._end()
+        elif kind == "http.response.start":
+            if not self.started:
+                self.started = True
+                self.permit.answered()
+                self.trailers = message.get("trailers", False)
+                self.headers = message.get("headers")
+                status = message["status"]
+                if status >= 500:
+                    self.shown = Outcome.OVERLOAD if status == 503 else Outcome.ERROR
+                if self.gone or (self.pump is not None and self.pump.gone is not None):
+                    # It left before the answer: the age is a bound of the latency, no more.
+                    self.shown = _CANCELLED
+                if self.extra is not None:
+                    # A new list: the framework may have given one that it keeps.
+                    headers = [*(message.get("headers") or ()), *self.extra]
+                    return self.inner_send({**message, "headers": headers})
+        elif kind == "http.response.trailers":
+            if not message.get("more_trailers", False):
+                self._end()
+        elif kind == "http.response.pathsend" or (
+            kind == "http.response.zerocopysend" and not message.get("more_body", False)
+        ):
+            self._end()
+        return self.inner_send(message)
+
+    async def receive(self) -> Message:
+        """What the application gets as `receive`."""
+        message = await self.inner_receive()
+        if message["type"] == "http.disconnect":
+            self.gone = True
+        return message
+
+    def returned(self) -> None:
+        """The application has returned."""
+        if self.ended:
+            self.permit.release(self.shown)
+        elif self._is_gone():
+            self.permit.release(_CANCELLED)
+        else:
+            # No response, or half of one: the server answers 500 or cuts the connection.
+            self.permit.release(Outcome.ERROR)
+
+    def raised(self, error: BaseException) -> None:
+        """The application has raised."""
+        self.permit.release(_CANCELLED if self._is_gone() else outcome_of(type(error)))
+
+    def _end(self) -> None:
+        self.ended = True
+        if not self.holds:
+            self.permit.release(self.shown)
+
+    def _is_gone(self) -> bool:
+        return self.gone or (self.pump is not None and self.pump.gone is not None)
+
+    def _look_for_stream(self) -> None:
+        """Server-sent events last as long as the client likes; they teach nothing."""
+        for name, value in self.headers or ():
+            if name.lower() == b"content-type" and value.startswith(b"text/event-stream"):
+                self.shown = self.shown or _IGNORED
+        self.headers = None
+
+
+class Handshake(msgspec.Struct, gc=False):
+    """One WebSocket: its handshake, or the whole connection.
+
+    How long a handshake takes says little about requests, so it never teaches the limit.
+
+    Attributes:
+        permit: The permit to end.
+        inner_receive: The server's or the pump's.
+        inner_send: The server's.
+        pump: The pump, if one runs.
+        holds: Hold the permit to the end of the connection.
+        gone: Whether the client has left.
+        answered: Whether the application has answered the handshake.
+    """
+
+    permit: Permit
+    inner_receive: Receive
+    inner_send: Send
+    pump: ReceivePump | None = None
+    holds: bool = False
+    gone: bool = False
+    answered: bool = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """What the application gets as `send`."""
+        kind = message["type"]
+        if kind == "websocket.accept" or kind == "websocket.http.response.start":
+            self.answered = True
+            self.permit.answered()
+            if kind == "websocket.accept" and not self.holds:
+                self.permit.release(_IGNORED)
+        elif kind == "websocket.close" or (
+            kind == "websocket.http.response.body" and not message.get("more_body", False)
+        ):
+            self.answered = True
+            self.permit.release(_IGNORED)
+        return self.inner_send(message)
+
+    async def receive(self) -> Message:
+        """What the application gets as `receive`."""
+        message = await self.inner_receive()
+        if message["type"] == "websocket.disconnect":
+            self.gone = True
+        return message
+
+    def returned(self) -> None:
+        """The application has returned."""
+        if self.answered:
+            self.permit.release(_IGNORED)
+        else:
+            self.permit.release(_CANCELLED if self._is_gone() else Outcome.ERROR)
+
+    def raised(self, error: BaseException) -> None:
+        """The application has raised."""
+        self.permit.release(_CANCELLED if self._is_gone() else outcome_of(type(error)))
+
+    def _is_gone(self) -> bool:
+        return self.gone or (self.pump is not None and self.pump.gone is not None)
