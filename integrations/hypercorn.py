@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 from hypercorn.config import Config, Sockets
 from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
@@ -73,10 +74,28 @@ async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]])
     Raises:
         StartupError: The app's startup failed.
     """
+    failure: Exception | None = None
+
+    async def serve() -> None:
+        nonlocal failure
+        try:
+            await _serve(app, config, stop)
+        except Exception as error:
+            failure = error
+
+    # A task of its own: Hypercorn ends by cancelling the task it runs in and does not take it back
+    # (0.18 on Python 3.11), which scopes around us would take for a cancellation from outside.
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve)
+    if failure is not None:
+        raise failure
+
+
+async def _serve(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]]) -> None:
+    flavour = "hypercorn.asyncio" if _on_asyncio() else "hypercorn.trio"
+    # Looked up by name: the types of the two are only partly known to strict checkers.
+    serve: Any = importlib.import_module(flavour).serve
     try:
-        flavour = "hypercorn.asyncio" if _on_asyncio() else "hypercorn.trio"
-        # Looked up by name: the types of the two are only partly known to strict checkers.
-        serve: Any = importlib.import_module(flavour).serve
         await serve(_observed(app, config), config, shutdown_trigger=stop, mode="asgi")
     except (StartupError, LifespanFailureError, LifespanTimeoutError) as error:
         raise StartupError(config.failure or str(error)) from None

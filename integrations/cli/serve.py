@@ -125,8 +125,6 @@ class Process:
             raise self._failure
 
     async def _serve_both(self) -> None:
-        # Each in a task of its own: Hypercorn ends by cancelling the task it runs in (its task
-        # group does), and a task that was cancelled once confuses the scopes that are open in it.
         async with anyio.create_task_group() as ports:
             ports.start_soon(self._serve_app)
             ops_listener = self._service.ops_listener
