@@ -119,3 +119,11 @@ def until(now: float, moment: float, passed: Callable[[float], bool]) -> float:
             return retry_after
         step = max(2.0 * step, math.ulp(moment), math.ulp(now))
         moment += step
+
+
+def end_of_window(window: float, per: float) -> float:
+    """The first moment after window number `window`: the least float in the next one."""
+    end = (window + 1.0) * per
+    while end // per <= window:
+        end = math.nextafter(end, math.inf)
+    return end

@@ -18,7 +18,7 @@ from operator import le
 from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import Limiter, check, until
+from loadgate.rates.base import Limiter, check, end_of_window, until
 from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
@@ -32,9 +32,9 @@ from loadgate.rates.table import (
     receipt_key,
 )
 
-# Whole costs add exactly. Fractions (cost=0.1) do not: as in `token_bucket.py`.
-_OF_LIMIT: Final = 2.0**-40
-_OF_CLOCK: Final = 2.0**-48
+# Whole costs add exactly. Fractions (cost=0.1) do not: the last of a window is not refused for
+# a billionth of the limit.
+_OF_LIMIT: Final = 2.0**-30
 _WALK_MASK: Final = REQUESTS_PER_WALK - 1
 _FLOAT_BYTES: Final = 24
 
@@ -54,7 +54,19 @@ class FixedWindow(Limiter[float]):
         PolicyError: A value is out of bounds.
     """
 
-    __slots__ = ("_idle", "_limit", "_origin", "_per", "_room", "_settled", "_walk_at")
+    __slots__ = (
+        "_begin",
+        "_clock",
+        "_end",
+        "_idle",
+        "_limit",
+        "_line",
+        "_origin",
+        "_per",
+        "_room",
+        "_settled",
+        "_walk_at",
+    )
 
     def __init__(
         self,
@@ -78,6 +90,16 @@ class FixedWindow(Limiter[float]):
         self._room = limit + limit * _OF_LIMIT
         self._idle = limit * math.ceil(IDLE_SECONDS / per)
         self._walk_at = -math.inf
+        # The window that was asked for last, which is the same for nearly every decision.
+        self._begin, self._end = math.inf, -math.inf
+        self._clock = self._line = 0.0
+
+    def _turn(self, now: float) -> None:
+        """Look up the window that holds `now`."""
+        self._clock = self._clock_at(now)
+        self._line = self._clock + self._room
+        self._begin = now
+        self._end = end_of_window(now // self._per, self._per)
 
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """Charge `cost` to the window of `key` that holds `now`, or nothing.
@@ -89,32 +111,56 @@ class FixedWindow(Limiter[float]):
         level = self._get(key)
         if level is None:
             return self._hit_unknown(key, now, cost)
-        window = now // self._per
-        clock = window * self._limit + self._origin
+        if not self._begin <= now < self._end:
+            check(now, cost)
+            self._turn(now)
+        clock = self._clock
         if level < clock:
             level = clock
-        if clock >= self._walk_at and not (self.allowed + self.refused) & _WALK_MASK:
-            self._states[key] = level
-            self._walk(clock)
+            if clock >= self._walk_at and not self.allowed & _WALK_MASK:
+                self._states[key] = level
+                self._walk(clock)
         after = level + cost
-        if level < after <= clock + self._room + clock * _OF_CLOCK:
+        limit = self._limit
+        if level < after <= self._line:
             self._states[key] = after
             self.allowed += 1
-            limit = self._limit
             left = limit - (after - clock)
             return Quota(
                 True,
                 limit,
                 left if left > 0.0 else 0.0,
-                (window + 1.0) * self._per - now,
+                self._end - now,
                 0.0,
                 key,
                 cost,
                 now,
                 self.name,
             )
+        left = limit - (level - clock)
+        if 0.0 < cost <= limit and left >= 0.0:
+            retry_after = self._end - now
+            if now + retry_after >= self._end and after > self._line:
+                refused = self.refused = self.refused + 1
+                if clock >= self._walk_at and not refused & _WALK_MASK:
+                    self._walk(clock)
+                return Quota(
+                    False,
+                    limit,
+                    left,
+                    retry_after,
+                    retry_after,
+                    key,
+                    cost,
+                    now,
+                    self.name,
+                )
+        return self._hit_unusual(key, level, now, cost)
+
+    def _hit_unusual(self, key: Key, level: float, now: float, cost: float) -> Quota:
+        """Decide what the short way leaves: odd costs, clock steps, a lowered limit."""
         check(now, cost)
-        level = self._sane(level, clock)
+        level = self._sane(level, self._clock_at(now))
         allowed = self._fits(level, cost, now)
         # A cost too small to move the level still moves it.
         self._states[key] = max(level + cost, math.nextafter(level, math.inf)) if allowed else level
@@ -124,7 +170,7 @@ class FixedWindow(Limiter[float]):
 
     def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
         check(now, cost)
-        clock = self._clock(now)
+        clock = self._clock_at(now)
         if cost > self._limit:
             self.refused += 1
             plain(key)
@@ -135,7 +181,7 @@ class FixedWindow(Limiter[float]):
             return overflow(self.hit(place, now, cost), key, place)
         return self.hit(place, now, cost)
 
-    def _clock(self, now: float) -> float:
+    def _clock_at(self, now: float) -> float:
         return now // self._per * self._limit + self._origin
 
     def _walk(self, clock: float) -> None:
@@ -143,8 +189,8 @@ class FixedWindow(Limiter[float]):
             self._walk_at = clock + self._idle / 2.0
 
     def _fits(self, level: float, cost: float, now: float) -> bool:
-        clock = self._clock(now)
-        return max(level, clock) + cost <= clock + self._room + clock * _OF_CLOCK
+        clock = self._clock_at(now)
+        return max(level, clock) + cost <= clock + self._room
 
     def _sane(self, level: float, clock: float) -> float:
         """The level, brought back into one window after the clock stepped back or a change.
@@ -158,7 +204,7 @@ class FixedWindow(Limiter[float]):
 
     def _answer(self, key: Key, level: float, now: float, cost: float, *, allowed: bool) -> Quota:
         window = now // self._per
-        used = max(0.0, level - self._clock(now)) + (cost if allowed else 0.0)
+        used = max(0.0, level - self._clock_at(now)) + (cost if allowed else 0.0)
         retry_after = 0.0
         if not allowed:
             retry_after = math.inf
@@ -181,7 +227,7 @@ class FixedWindow(Limiter[float]):
     def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """What `hit` would answer, without changing anything."""
         check(now, cost)
-        clock = self._clock(now)
+        clock = self._clock_at(now)
         level = self._get(key)
         if level is None:
             level = self._get(self._table.find(key, clock), clock)
@@ -194,14 +240,14 @@ class FixedWindow(Limiter[float]):
         level = self._get(place)
         if level is None or quota.at // self._per != now // self._per or not quota.allowed:
             return
-        clock = self._clock(now)
+        clock = self._clock_at(now)
         if level > clock:
             self._states[place] = max(level - quota.cost, clock)
 
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Charge `cost` whatever is left of the window, at most all that is left."""
         check(now, cost)
-        clock = self._clock(now)
+        clock = self._clock_at(now)
         place = key
         level = self._get(key)
         if level is None:
@@ -213,6 +259,6 @@ class FixedWindow(Limiter[float]):
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
         """Set a new window for all keys at once; what was used of this one stays used."""
         limit, per, _ = bounds("fixed-window", limit, per, burst)
-        clock = self._clock(now)
+        clock = self._clock_at(now)
         self._settled = clock + self._limit
         self._set(limit, per, clock - now // per * limit)

@@ -74,6 +74,8 @@ class _Member:
         "charged",
         "exempt",
         "exempted",
+        "hit",
+        "key",
         "limiter",
         "match",
         "missing",
@@ -81,6 +83,7 @@ class _Member:
         "observed",
         "on_outcome",
         "outcomes",
+        "plain",
         "rate",
         "refused",
         "statuses",
@@ -110,6 +113,10 @@ class _Member:
             for name, value in rate.match.items()
         )
         self.limiter.resize(rate.max_keys, rate.max_bytes)
+        # A plain rate only needs its key and its limiter.
+        self.plain = not (self.observe or self.on_outcome or self.match or self.exempt)
+        self.key = rate.key
+        self.hit = self.limiter.hit
 
     def change(self, rate: Rate, now: float) -> None:
         """Follow a new setting of the same rate; what clients have used stays used."""
@@ -231,9 +238,8 @@ class RateSet:
         self._name = ""
         if len(self._active) == 1:
             only = self._active[0]
-            plain = not (only.observe or only.on_outcome or only.match or only.exempt)
-            if plain and only.rate.key == "client":
-                self._hit = only.limiter.hit
+            if only.plain and only.key == "client":
+                self._hit = only.hit
                 self._name = only.rate.name
 
     def charge(self, client: Client, cost: float, now: float) -> tuple[Quota, ...] | Refuse:
@@ -264,33 +270,45 @@ class RateSet:
         return self._charge_all(client, cost, now)
 
     def _charge_all(self, client: Client, cost: float, now: float) -> tuple[Quota, ...] | Refuse:
-        given: list[tuple[_Member, Quota]] = []
+        given: list[Quota] = []
+        # To ask whether it is a Mapping costs half a decision; a dict or text is told at once.
+        entries = client if isinstance(client, dict) else None
+        text = client if isinstance(client, str) else None
         try:
             for position, member in enumerate(self._active):
-                key = member.key_of(client)
-                if key is None:
-                    continue
-                if key is _NOBODY:
-                    if member.observe:
-                        member.would_refuse += 1
+                key = None
+                if member.plain:
+                    if entries is not None:
+                        key = entries.get(member.key)
+                    elif text is not None and member.key == "client":
+                        key = text
+                if key is not None:
+                    quota = member.hit(key, now, cost)
+                else:
+                    key = member.key_of(client)
+                    if key is None:
                         continue
-                    member.refused += 1
-                    self._take_back(given, now)
-                    return _refuse_nobody(member.rate, cost)
-                quota = member.ask(key, now, cost)
+                    if key is _NOBODY:
+                        if member.observe:
+                            member.would_refuse += 1
+                            continue
+                        member.refused += 1
+                        self._take_back(given, now)
+                        return _refuse_nobody(member.rate, cost)
+                    quota = member.ask(key, now, cost)
                 if quota.allowed:
-                    given.append((member, quota))
+                    given.append(quota)
                 elif not member.observe:
                     self._take_back(given, now)
                     return self._worst(member, quota, position + 1, client, cost, now)
         except (TypeError, ValueError):
             self._take_back(given, now)
             raise
-        return tuple(quota for _, quota in given)
+        return tuple(given)
 
-    def _take_back(self, given: list[tuple[_Member, Quota]], now: float) -> None:
-        for member, quota in reversed(given):
-            member.undo(quota, now)
+    def _take_back(self, given: list[Quota], now: float) -> None:
+        for quota in reversed(given):
+            self._members[quota.rate].undo(quota, now)
 
     def _worst(
         self, member: _Member, quota: Quota, others: int, client: Client, cost: float, now: float

@@ -15,7 +15,7 @@ import math
 from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import Limiter, check, until
+from loadgate.rates.base import Limiter, check, end_of_window, until
 from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
@@ -33,6 +33,7 @@ from loadgate.rates.table import (
 _OF_LIMIT: Final = 2.0**-30
 _WALK_MASK: Final = REQUESTS_PER_WALK - 1
 _COMPLEX_BYTES: Final = 32
+_ROUNDING: Final = 2.0**-51  # two units in the last place of 1.0
 # The limit may be raised so many times over before what was counted has to be forgotten.
 _HEADROOM: Final = 8.0
 
@@ -56,7 +57,19 @@ class SlidingWindowCounter(Limiter[complex]):
         PolicyError: A value is out of bounds.
     """
 
-    __slots__ = ("_idle", "_limit", "_per", "_room", "_shift", "_span", "_walk_at")
+    __slots__ = (
+        "_base",
+        "_begin",
+        "_end",
+        "_idle",
+        "_limit",
+        "_next_end",
+        "_per",
+        "_room",
+        "_shift",
+        "_span",
+        "_walk_at",
+    )
 
     def __init__(
         self,
@@ -80,6 +93,18 @@ class SlidingWindowCounter(Limiter[complex]):
         self._room = limit + limit * _OF_LIMIT
         self._idle = self._span * (2.0 + math.ceil(IDLE_SECONDS / per))
         self._walk_at = -math.inf
+        # The window that was asked for last, which is the same for nearly every decision.
+        self._begin = math.inf
+        self._end = self._next_end = -math.inf
+        self._base = 0.0
+
+    def _turn(self, now: float) -> None:
+        """Look up the window that holds `now`."""
+        self._base = self._base_at(now)
+        window = now // self._per
+        self._begin = now
+        self._end = end_of_window(window, self._per)
+        self._next_end = end_of_window(window + 1.0, self._per)
 
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """Charge `cost` to the current window of `key`, or nothing.
@@ -91,53 +116,74 @@ class SlidingWindowCounter(Limiter[complex]):
         state = self._get(key)
         if state is None:
             return self._hit_unknown(key, now, cost)
-        per = self._per
-        window = now // per
-        base = (window + self._shift) * self._span
+        if not self._begin <= now < self._end:
+            check(now, cost)
+            self._turn(now)
+        base, span, limit, per = self._base, self._span, self._limit, self._per
         count = state.real - base
         if count >= 0.0:
             before = state.imag
         else:
-            before = count + self._span
+            before = count + span
             count = 0.0
             if before < 0.0:
                 before = 0.0
-            if base >= self._walk_at and not (self.allowed + self.refused) & _WALK_MASK:
+            if base >= self._walk_at and not self.allowed & _WALK_MASK:
                 self._states[key] = complex(base, before)
                 self._walk(base)
-        passed = now / per - window
-        used = before * (1.0 - passed) // 1.0 + count
+        in_sight = (self._end - now) / per
+        used = before * in_sight // 1.0 + count
         if 0.0 < cost <= self._room - used:
-            self._states[key] = complex(base + count + cost, before)
+            self._states[key] = base + count + cost + before * 1j
             self.allowed += 1
-            limit = self._limit
             left = limit - used - cost
             return Quota(
                 True,
                 limit,
                 left if left > 0.0 else 0.0,
-                (2.0 - passed) * per,
+                (1.0 + in_sight) * per,
                 0.0,
                 key,
                 cost,
                 now,
                 self.name,
             )
+        if 0.0 < cost <= limit and count <= limit and before <= limit:
+            retry_after = self._retry_after(before, count, now, cost)
+            refused = self.refused = self.refused + 1
+            if base >= self._walk_at and not refused & _WALK_MASK:
+                self._walk(base)
+            left = limit - used
+            return Quota(
+                False,
+                limit,
+                left if left > 0.0 else 0.0,
+                (in_sight + (count > 0.0)) * per,
+                retry_after,
+                key,
+                cost,
+                now,
+                self.name,
+            )
+        return self._hit_unusual(key, state, now, cost)
+
+    def _hit_unusual(self, key: Key, state: complex, now: float, cost: float) -> Quota:
+        """Decide what the short way leaves: odd costs, clock steps, a lowered limit."""
         check(now, cost)
+        base = self._base
         state = self._states[key] = self._sane(state, base)
-        allowed = self._fits(state, now, cost)
-        if allowed:
+        quota = self._answer(key, state, now, cost, allowed=self._fits(state, now, cost))
+        if quota.allowed:
             before, count = self._counts(state, base)
             self._states[key] = complex(base + count + cost, before)
-        self.allowed += allowed
-        self.refused += not allowed
-        if base >= self._walk_at and not self.refused & _WALK_MASK:
-            self._walk(base)
-        return self._answer(key, state, now, cost, allowed=allowed)
+        self.allowed += quota.allowed
+        self.refused += not quota.allowed
+        return quota
 
     def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
         check(now, cost)
-        base = self._base(now)
+        self._turn(now)
+        base = self._base
         if cost > self._limit:
             self.refused += 1
             return self._answer(plain(key), complex(base, 0.0), now, cost, allowed=False)
@@ -151,7 +197,7 @@ class SlidingWindowCounter(Limiter[complex]):
         if self._table.walk(base - self._idle, STEPS_PER_WALK):
             self._walk_at = base + self._idle / 2.0
 
-    def _base(self, now: float) -> float:
+    def _base_at(self, now: float) -> float:
         return (now // self._per + self._shift) * self._span
 
     def _counts(self, state: complex, base: float) -> tuple[float, float]:
@@ -169,7 +215,8 @@ class SlidingWindowCounter(Limiter[complex]):
     def _used(self, state: complex, now: float) -> float:
         window = now // self._per
         before, count = self._counts(state, (window + self._shift) * self._span)
-        return before * (1.0 - (now / self._per - window)) // 1.0 + count
+        in_sight = (end_of_window(window, self._per) - now) / self._per
+        return before * in_sight // 1.0 + count
 
     def _fits(self, state: complex, now: float, cost: float) -> bool:
         return cost <= self._room - self._used(state, now)
@@ -193,7 +240,13 @@ class SlidingWindowCounter(Limiter[complex]):
         used = self._used(state, now) + (cost if allowed else 0.0)
         window = now // self._per
         before, count = self._counts(state, (window + self._shift) * self._span)
-        retry_after = 0.0 if allowed else self._retry_after(state, now, cost)
+        retry_after = 0.0
+        if not allowed:
+            retry_after = self._retry_after(before, count, now, cost)
+            if state.real - self._base_at(now) >= self._span:
+                # It waits out a step back of the clock, and then for what that window counted.
+                moment = now + retry_after
+                retry_after = until(now, moment, lambda at: self._fits(state, at, cost))
         return Quota(
             allowed,
             self._limit,
@@ -208,24 +261,32 @@ class SlidingWindowCounter(Limiter[complex]):
             self.name,
         )
 
-    def _retry_after(self, state: complex, now: float, cost: float) -> float:
-        if cost > self._limit:
+    def _retry_after(self, before: float, count: float, now: float, cost: float) -> float:
+        limit, per = self._limit, self._per
+        if cost > limit:
             return math.inf
-        per, window = self._per, now // self._per
-        before, count = self._counts(state, (window + self._shift) * self._span)
-        start, fading, room = window * per, before, self._limit - count - cost
+        end, fading, room = self._end, before, limit - count - cost
         if room < 0.0:
             # Not in this window, whatever fades: the current one must start to fade itself.
-            start, fading, room = start + per, count, self._limit - cost
-        # floor(fading x share) <= room, that is fading x share < floor(room) + 1.
-        share = (math.floor(room) + 1.0) / fading if fading else math.inf
-        moment = start + per * max(0.0, 1.0 - share)
-        return until(now, moment, lambda at: self._fits(state, at, cost))
+            fading, room = count, limit - cost
+            if fading < room // 1.0 + 1.0:
+                return until(now, end, end.__le__)
+            end = self._next_end
+        # It is let in as soon as floor(fading x in sight) <= room, that is while fading x in
+        # sight is below the next whole number: a rounding error after it is equal.
+        most = room // 1.0
+        moment = end - per * (most + 1.0) / fading
+        moment += per * _ROUNDING + moment * _ROUNDING
+        retry_after = moment - now
+        if retry_after > 0.0 and fading * ((end - (now + retry_after)) / per) // 1.0 <= most:
+            return retry_after
+        return until(now, moment, lambda at: fading * ((end - at) / per) // 1.0 <= most)
 
     def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """What `hit` would answer, without changing anything."""
         check(now, cost)
-        base = self._base(now)
+        self._turn(now)
+        base = self._base
         state = self._get(key)
         if state is None:
             state = self._get(self._table.find(key, base - self._span), complex(base, 0.0))
@@ -238,7 +299,7 @@ class SlidingWindowCounter(Limiter[complex]):
         state = self._get(place)
         if state is None or not quota.allowed:
             return
-        base, charged = self._base(now), self._base(quota.at)
+        base, charged = self._base_at(now), self._base_at(quota.at)
         before, count = self._counts(state, base)
         if charged == base and state.real - base < self._span:
             self._states[place] = complex(base + max(0.0, count - quota.cost), before)
@@ -248,7 +309,7 @@ class SlidingWindowCounter(Limiter[complex]):
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Charge `cost` whatever is left, at most up to the limit in this window."""
         check(now, cost)
-        base = self._base(now)
+        base = self._base_at(now)
         place = key
         state = self._get(key)
         if state is None:

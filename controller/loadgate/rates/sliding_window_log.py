@@ -1,9 +1,10 @@
 """Sliding window log: every request of the last `per` seconds is remembered.
 
-State per key: 8 bytes for each cost unit of the limit, and about 160. Burst: `limit` at any
-moment, and never more than `limit` in any `per` seconds: no boundary at all. Error: none. A cost
-of 1 is decided in constant time, `remaining` is found by bisection; a larger cost writes as many
-entries, so costs must be whole.
+State per key: 8 bytes for each cost unit of the limit that was ever in use at once, and about
+160. Burst: `limit` at any moment, and never more than `limit` in any `per` seconds: no boundary
+at all. Error: none. A decision takes constant time unless entries have expired since the last
+one, then it finds out how many by bisection; a larger cost writes as many entries, so costs must
+be whole.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ from loadgate.rates.table import (
 )
 
 _WALK_MASK: Final = REQUESTS_PER_WALK - 1
-_ARRAY_BYTES: Final = 90  # an empty array and the slot that holds the head
-_NEVER: Final = -math.inf
+_ARRAY_BYTES: Final = 96  # an empty array, and the two numbers before the ring
 
 
 class SlidingWindowLog(Limiter["array[float]"]):
-    """A log for each key: a ring of times, oldest first from its head on.
+    """A log for each key: a ring of times in one array.
 
-    The ring of a key is `state[1:]`, and `state[0]` says where its oldest entry stands. It grows
-    up to the limit as it is needed; unused entries hold minus infinity, as if they had been
-    written long ago. So a cost of k passes if the k-th oldest entry has left the window.
+    `state[0]` is the position of the newest entry in the ring `state[2:]`, `state[1]` how many
+    entries, up to the newest, were in the window when it was last looked at. The ring grows up
+    to the limit as it is needed.
 
     Args:
         limit: Cost units in any `per` seconds, whole.
@@ -80,92 +80,86 @@ class SlidingWindowLog(Limiter["array[float]"]):
             ValueError: The cost is not positive, finite and whole, or `now` is not finite.
             TypeError: The key is neither str nor bytes.
         """
-        units = _units(now, cost)
-        place = key
+        if cost != 1.0 or not -math.inf < now < math.inf:
+            _whole(now, cost)
         state = self._get(key)
         if state is None:
-            if units > self._limit:
+            if cost > self._limit:
                 self.refused += 1
-                return self._answer(plain(key), _EMPTY, now, cost, allowed=False)
+                return self._answer(plain(key), _EMPTY, 0, now, cost, allowed=False)
             place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
             state = self._states.setdefault(place, _EMPTY[:])
             if isinstance(place, SharedBucket):
                 return overflow(self.hit(place, now, cost), key, place)
+            key = place
         elif now >= self._walk_at and not (self.allowed + self.refused) & _WALK_MASK:
             if self._table.walk(now - self._per - IDLE_SECONDS, STEPS_PER_WALK):
                 self._walk_at = now + IDLE_SECONDS / 2.0
+            # The hand may have dropped this key, idle until this moment.
             if self._get(key) is None:
                 return self.hit(key, now, cost)
-        state = self._sane(state, now)
-        allowed = self._release(state, units) <= now
+        per = self._per
+        newest = state[2 + int(state[0])]
+        if newest - now > per:
+            state = self._states[key] = _rebased(state, now)
+        count = self._count(state, now)
+        state[1] = count
+        allowed = count + cost <= self._limit
         if allowed:
-            state = self._written(state, units, now)
-        self._states[place] = state
-        self.allowed += allowed
-        self.refused += not allowed
-        return self._answer(key, state, now, cost, allowed=allowed)
+            count += int(cost)
+            if count > len(state) - 2:
+                state = self._states[key] = _grown(state, count, self._limit)
+            _write(state, int(cost), now)
+            self.allowed += 1
+        else:
+            self.refused += 1
+        return self._answer(key, state, count, now, cost, allowed=allowed)
 
-    def _release(self, state: array[float], units: int) -> float:
-        """The moment from which so many entries may be written."""
-        if units > self._limit:
-            return math.inf
-        # Entries that the ring has not grown to yet are as good as old.
-        ring = len(state) - 1
-        position = units - 1 - (self._limit - ring)
-        return _NEVER if position < 0 else _entry(state, position) + self._per
-
-    def _written(self, state: array[float], units: int, now: float) -> array[float]:
-        ring = len(state) - 1
-        if ring < units or _entry(state, units - 1) + self._per > now:
-            state = _resized(state, min(self._limit, ring + max(ring, units)))
-            ring = len(state) - 1
-        head = int(state[0])
-        # Should the clock have stepped back a little, the order stays.
-        moment = max(now, _entry(state, ring - 1))
-        for step in range(units):
-            state[1 + (head + step) % ring] = moment
-        state[0] = (head + units) % ring
-        return state
-
-    def _sane(self, state: array[float], now: float) -> array[float]:
-        """The log, brought to the present limit, after a change or a step back of the clock.
-
-        A step back by up to `per` is waited out; after a longer one what was written later than
-        now counts as written now.
-        """
-        if len(state) - 1 > self._limit:
-            state = _resized(state, self._limit)
-        ring = len(state) - 1
-        if _entry(state, ring - 1) - now > self._per:
-            entries = [min(_entry(state, position), now) for position in range(ring)]
-            state = array("d", [0.0, *entries])
-        return state
-
-    def _used(self, state: array[float], now: float) -> int:
-        """Entries still in the window, by bisection."""
-        low, high = 0, len(state) - 1
+    def _count(self, state: array[float], now: float) -> int:
+        """How many entries are still in the window."""
+        count = int(state[1])
+        if not count:
+            return 0
+        per, ring, newest = self._per, len(state) - 2, int(state[0])
+        if state[2 + newest] + per <= now:
+            return 0
+        oldest = newest - count + 1
+        if state[2 + oldest % ring] + per > now:
+            return count
+        # Usually one or two have left since the last request; after a pause it may be many.
+        for position in range(oldest + 1, min(oldest + 4, newest)):
+            if state[2 + position % ring] + per > now:
+                return newest - position + 1
+        low, high = oldest + 1, newest
         while low < high:
             middle = (low + high) // 2
-            if _entry(state, middle) + self._per <= now:
+            if state[2 + middle % ring] + per <= now:
                 low = middle + 1
             else:
                 high = middle
-        return len(state) - 1 - low
+        return newest - low + 1
 
     def _answer(
-        self, key: Key, state: array[float], now: float, cost: float, *, allowed: bool
+        self, key: Key, state: array[float], count: int, now: float, cost: float, *, allowed: bool
     ) -> Quota:
-        used = self._used(state, now)
-        newest = _entry(state, len(state) - 2)
+        per, limit = self._per, self._limit
+        newest = int(state[0])
         retry_after = 0.0
         if not allowed:
-            release = self._release(state, int(cost))
-            retry_after = until(now, release, lambda at: at >= release)
+            if cost > limit:
+                retry_after = math.inf
+            else:
+                # So many of the oldest must leave before the cost fits in.
+                leaving = count + int(cost) - limit
+                moment = state[2 + (newest - count + leaving) % (len(state) - 2)] + per
+                retry_after = moment - now
+                if now + retry_after < moment:
+                    retry_after = until(now, moment, moment.__le__)
         return Quota(
             allowed,
-            float(self._limit),
-            float(self._limit - used),
-            newest + self._per - now if used else 0.0,
+            float(limit),
+            float(limit - count) if count < limit else 0.0,
+            state[2 + newest] + per - now if count else 0.0,
             retry_after,
             key,
             cost,
@@ -175,16 +169,19 @@ class SlidingWindowLog(Limiter["array[float]"]):
 
     def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """What `hit` would answer, without changing anything."""
-        units = _units(now, cost)
+        _whole(now, cost)
         state = self._get(key)
         if state is None:
-            state = self._get(self._table.find(key, now - self._per))
-        state = (_EMPTY if state is None else state)[:]
-        state = self._sane(state, now)
-        allowed = self._release(state, units) <= now
+            state = self._get(self._table.find(key, now - self._per), _EMPTY)
+        if state[2 + int(state[0])] - now > self._per:
+            state = _rebased(state, now)
+        count = self._count(state, now)
+        allowed = count + cost <= self._limit
         if allowed:
-            state = self._written(state, units, now)
-        return self._answer(key, state, now, cost, allowed=allowed)
+            # The answer looks at nothing but the newest entry, which this one would be.
+            state = array("d", [0.0, 1.0, max(now, state[2 + int(state[0])])])
+            count += int(cost)
+        return self._answer(key, state, count, now, cost, allowed=allowed)
 
     def refund(self, quota: Quota, now: float) -> None:
         """Strike the entries that `quota` wrote, if they are still in the window."""
@@ -194,56 +191,83 @@ class SlidingWindowLog(Limiter["array[float]"]):
             return
         left = int(quota.cost)
         kept: list[float] = []
-        for position in reversed(range(len(state) - 1)):
-            entry = _entry(state, position)
+        for entry in reversed(_entries(state)):
             if left and entry == quota.at:
                 left -= 1
             else:
                 kept.append(entry)
-        unused = [_NEVER] * (len(state) - 1 - len(kept))
-        self._states[place] = array("d", [0.0, *unused, *reversed(kept)])
+        kept.reverse()
+        unused = [-math.inf] * max(0, len(state) - 2 - len(kept))
+        ring = unused + kept
+        self._states[place] = array("d", [len(ring) - 1.0, float(len(kept)), *ring])
 
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Write `cost` entries whatever is left, at most as many as still fit."""
-        units = _units(now, cost)
+        _whole(now, cost)
         place = key
         state = self._get(key)
         if state is None:
             place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
-            state = self._get(place, _EMPTY[:])
-        state = self._sane(state, now)
-        units = min(units, self._limit - self._used(state, now))
-        self._states[place] = self._written(state, units, now) if units else state
+            state = self._states.setdefault(place, _EMPTY[:])
+        if state[2 + int(state[0])] - now > self._per:
+            state = self._states[place] = _rebased(state, now)
+        count = self._count(state, now)
+        state[1] = count
+        units = min(int(cost), self._limit - count)
+        if units > 0:
+            if count + units > len(state) - 2:
+                state = self._states[place] = _grown(state, count + units, self._limit)
+            _write(state, units, now)
 
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
-        """Set a new limit or window for all keys; each log follows when its key returns."""
+        """Set a new limit or window for all keys at once; what was written stays."""
         limit, per, _ = bounds("sliding-window-log", limit, per, burst)
         self._set(limit, per)
 
 
-def _units(now: float, cost: float) -> int:
+_EMPTY: Final = array("d", [0.0, 0.0, -math.inf])
+
+
+def _whole(now: float, cost: float) -> None:
     check(now, cost)
     if cost != int(cost):
         raise ValueError(f"sliding-window-log counts whole costs, not {cost!r}")
-    return int(cost)
 
 
-def _entry(state: array[float], position: int) -> float:
-    """The entry at `position` from the oldest."""
-    return state[1 + (int(state[0]) + position) % (len(state) - 1)]
+def _entries(state: array[float]) -> list[float]:
+    """The entries that count, oldest first."""
+    newest, count, ring = int(state[0]), int(state[1]), len(state) - 2
+    return [state[2 + position % ring] for position in range(newest - count + 1, newest + 1)]
 
 
-def _resized(state: array[float], ring: int) -> array[float]:
-    """A log of `ring` entries: the newest, the rest unused."""
-    head, known = int(state[0]), len(state) - 1
-    entries = state[1 + head :] + state[1 : 1 + head]
-    if ring <= known:
-        return array("d", [0.0]) + entries[known - ring :]
-    return array("d", [0.0]) + array("d", [_NEVER]) * (ring - known) + entries
+def _write(state: array[float], units: int, now: float) -> None:
+    """Add so many entries to a ring that has room for them."""
+    ring, position = len(state) - 2, int(state[0])
+    # Should the clock have stepped back a little, the order stays.
+    moment = max(now, state[2 + position])
+    for _ in range(units):
+        position = (position + 1) % ring
+        state[2 + position] = moment
+    state[0] = position
+    state[1] += units
+
+
+def _grown(state: array[float], need: int, limit: int) -> array[float]:
+    """The same log in a ring twice as large, or as large as needed, up to the limit."""
+    entries = _entries(state)
+    room = max(need, min(limit, 2 * (len(state) - 2))) - len(entries)
+    ring = entries + [-math.inf] * room
+    return array("d", [float(max(0, len(entries) - 1)), float(len(entries)), *ring])
+
+
+def _rebased(state: array[float], now: float) -> array[float]:
+    """The log after the clock stepped far back: what was written later counts as written now.
+
+    Steps back by up to one window are waited out instead, so that jitter grants nothing.
+    """
+    ring = [min(entry, now) for entry in state[2:]]
+    return array("d", [*state[:2], *ring])
 
 
 def _is_fresh(state: array[float], moment: float) -> bool:
-    return _entry(state, len(state) - 2) <= moment
-
-
-_EMPTY: Final = array("d", [0.0, _NEVER])
+    return not state[1] or state[2 + int(state[0])] <= moment
