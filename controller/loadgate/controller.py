@@ -28,6 +28,7 @@ from loadgate.telemetry import (
     ClassCounts,
     Snapshot,
     Telemetry,
+    integral,
     with_edges,
 )
 from loadgate.waiting import WaitingRoom
@@ -199,10 +200,14 @@ class AdmissionController:
 
     def snapshot(self) -> Snapshot:
         """Everything there is to know, at this moment."""
-        now = self.clock()
         admission = self.admission
         telemetry = self.telemetry
-        in_flight, waiting = admission.in_flight, admission.room.depth
+        # A scrape may come from another thread. Whatever a request changes together is read
+        # together, with no call in between at which the interpreter could switch threads; and
+        # after the clock, because a counter that says too much falls back the next time.
+        now = self.clock()
+        in_flight, held, started = admission.in_flight, telemetry.held, telemetry.started
+        waiting = admission.room.depth
         limit = admission.limit.limit
         admitted, refused = sum(telemetry.admitted), sum(telemetry.refused.values())
         max_queue, max_depth = admission.thresholds()
@@ -229,13 +234,13 @@ class AdmissionController:
                 )
             },
             peak=telemetry.peak_lately(in_flight, now),
-            busy=telemetry.busy(now, in_flight),
+            busy=integral(held, started, in_flight, now),
             queued=telemetry.queued + waiting * max(0.0, now - telemetry.queued_at),
             limit_seconds=telemetry.limit_seconds + limit * max(0.0, now - telemetry.limit_at),
             saturated=telemetry.full(now),
             limit_rises=telemetry.limit_rises,
             limit_falls=telemetry.limit_falls,
-            held=telemetry.held,
+            held=held,
             wasted=telemetry.wasted,
             latency=telemetry.latency.freeze(),
             wait=telemetry.wait.freeze(),

@@ -45,6 +45,15 @@ def with_edges(edges: tuple[float, ...], *extra: float | None) -> tuple[float, .
     return tuple(sorted({*edges, *(edge for edge in extra if edge)}))
 
 
+def integral(held: float, started: float, in_flight: int, now: float) -> float:
+    """Integral of `in_flight` until `now`, from numbers that were read together.
+
+    With nobody running, `started` is what rounding has left behind (under a millisecond after
+    a billion requests) and is left out.
+    """
+    return held + max(0.0, in_flight * now - started) if in_flight else held
+
+
 class Histogram:
     """Counts by upper edge in seconds, and the sum; one slot more than edges for the rest."""
 
@@ -166,9 +175,7 @@ class Telemetry:
 
     def busy(self, now: float, in_flight: int) -> float:
         """Integral of `in_flight` over time until `now`, seconds."""
-        if not in_flight:
-            self.started = 0.0  # nobody runs: forget what rounding has left behind
-        return self.held + max(0.0, in_flight * now - self.started)
+        return integral(self.held, self.started, in_flight, now)
 
     def full(self, now: float) -> float:
         """Seconds until `now` during which every place was taken."""

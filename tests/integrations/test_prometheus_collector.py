@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -254,6 +257,34 @@ async def test_the_page_is_valid_in_the_format_asked_for(
     for sample in samples(registry):
         if not sample.name.endswith(("_created", "_timestamp_seconds")):
             assert read[sample.name, frozenset(sample.labels.items())] == sample.value
+
+
+@pytest.mark.anyio
+async def test_a_scrape_from_another_thread_sees_no_counter_jump() -> None:
+    controller = AdmissionController(Policy(signals=Signals(max_lag=None)))
+    seen: list[float] = []
+    done = threading.Event()
+
+    def scrape() -> None:
+        while not done.is_set():
+            seen.append(controller.snapshot().busy)
+
+    began = time.monotonic()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # as often as can be: between most of the reader's steps
+    thread = threading.Thread(target=scrape)
+    try:
+        async with controller:
+            thread.start()
+            for _ in range(20_000):
+                async with controller.admit():
+                    pass
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    # At most one ran at a time. A jump is a moment of the monotonic clock, hours as a rule.
+    assert max(seen) <= time.monotonic() - began
 
 
 @pytest.mark.anyio
