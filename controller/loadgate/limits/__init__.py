@@ -12,8 +12,12 @@ from loadgate.errors import PolicyError
 from loadgate.limits.adaptive import AdaptiveLimit
 from loadgate.limits.aimd import AimdLimit
 from loadgate.limits.base import Limit
+from loadgate.limits.bbr import BbrLimit
+from loadgate.limits.envoy import EnvoyGradientLimit
 from loadgate.limits.fixed import FixedLimit
+from loadgate.limits.gradient2 import Gradient2Limit
 from loadgate.limits.settings import real, suggestion, whole
+from loadgate.limits.vegas import VegasLimit
 
 __all__ = ["ALGORITHMS", "PUBLISHED", "Limit", "create"]
 
@@ -23,7 +27,11 @@ HIGHEST: Final = 1_000_000
 ALGORITHMS: Final[dict[str, Any]] = {
     "adaptive": AdaptiveLimit,
     "aimd": AimdLimit,
+    "bbr": BbrLimit,
+    "envoy-gradient": EnvoyGradientLimit,
     "fixed": FixedLimit,
+    "gradient2": Gradient2Limit,
+    "vegas": VegasLimit,
 }
 
 # What the sources start with where it differs from `create`'s 20, 1 and 1000; the benchmark
@@ -31,7 +39,11 @@ ALGORITHMS: Final[dict[str, Any]] = {
 PUBLISHED: Final[dict[str, dict[str, Any]]] = {
     "adaptive": {},
     "aimd": {"initial": 20, "min": 20, "max": 200, "window": 1.0},
+    "bbr": {"window": 10.0},
+    "envoy-gradient": {"initial": 3, "min": 3},
     "fixed": {},
+    "gradient2": {"initial": 20, "min": 20, "max": 200, "window": 1.0},
+    "vegas": {"initial": 20, "min": 1, "max": 1000, "window": 1.0},
 }
 
 
