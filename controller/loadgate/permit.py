@@ -89,7 +89,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         watch = controller.watch
         if not watch.running:
             watch.start(loop, now)
-        elif (lag := watch.lag(now)) > controller.stale:
+        elif (lag := watch.lag(now)) > controller.stale and not watch.started_here(loop):
             refusal = controller.admission.refuse_late_loop(self, now, lag, controller.stale)
             raise self._refused(refusal, now)
 

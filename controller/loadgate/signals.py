@@ -39,7 +39,7 @@ class LoopWatch:
         running: Whether the watch ticks.
     """
 
-    __slots__ = ("_busy", "_clock", "_handle", "_on_stall", "_scope", "last", "running")
+    __slots__ = ("_busy", "_clock", "_handle", "_on_stall", "_scope", "_starter", "last", "running")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class LoopWatch:
         self._on_stall = on_stall
         self._handle: asyncio.TimerHandle | None = None
         self._scope: Any = None
+        self._starter: Any = None
         self.last = _NEVER
         self.running = False
 
@@ -61,6 +62,7 @@ class LoopWatch:
             return
         self.running = True
         self.last = now
+        self._starter = _current_task(loop)
         if loop is None:
             import trio
 
@@ -82,6 +84,14 @@ class LoopWatch:
                 self._scope.cancel()
             self._scope = None
 
+    def started_here(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Whether the running task started the watch and has not let the loop turn since.
+
+        Such a task is itself what keeps the loop from ticking: it admits in a row without
+        ever awaiting, as a batch job or a benchmark does. Refusing it would protect nobody.
+        """
+        return self._starter is not None and self._starter is _current_task(loop)
+
     def lag(self, now: float) -> float:
         """Age of the last tick beyond the one that is due, seconds; 0.0 when stopped."""
         return max(0.0, now - self.last - TICK) if self.running else 0.0
@@ -89,9 +99,11 @@ class LoopWatch:
     def _end(self) -> None:
         self.running = False
         self.last = _NEVER
+        self._starter = None
 
     def _tick(self) -> bool:
         now = self._clock()
+        self._starter = None
         late = now - self.last - TICK
         self.last = now
         if late >= STALL:
@@ -116,3 +128,11 @@ class LoopWatch:
         if self._scope is scope:
             self._scope = None
             self._end()
+
+
+def _current_task(loop: asyncio.AbstractEventLoop | None) -> Any:
+    if loop is not None:
+        return asyncio.current_task(loop)
+    import trio
+
+    return trio.lowlevel.current_task()
