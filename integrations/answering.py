@@ -80,8 +80,8 @@ async def send_refusal(
     start = {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers]}
     body = {"type": "http.response.body", "body": answer.body, "more_body": False}
     if pump is None:
-        expecting = expects_continue(scope)
-        if not may_have_body(scope) or (expecting and not waited):
+        expecting = False
+        if not may_have_body(scope) or ((expecting := expects_continue(scope)) and not waited):
             await send(start)
             await send(body)
             return

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
+from loadgate.admission import RUNNING
 from loadgate.controller import AdmissionController
-from loadgate.decisions import Reason, Refuse
+from loadgate.decisions import Quota, Reason, Refuse
 from loadgate.errors import Rejected
 from loadgate.integrations.answering import (
     deny_websocket,
@@ -155,6 +156,7 @@ class AdmissionMiddleware:
         self._pressure = Pressure()
         self._log = log
         self._logs_admitted = log is not None and log.admitted_every > 0
+        self._tells = self._tells_quotas or self._logs_admitted
 
     @property
     def controller(self) -> AdmissionController:
@@ -166,15 +168,18 @@ class AdmissionMiddleware:
 
         It must be a coroutine function: Hypercorn takes anything else for WSGI.
         """
-        kind = scope["type"]
-        if kind != "http" and (kind != "websocket" or self._websockets == "off"):
-            # lifespan, and whatever ASGI comes to know
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        # Exemptions are looked at closely only if a path matches or may match after its root.
+        exempt = self._exempt
+        paths = exempt.paths
+        if (paths is None or scope["path"] in paths or scope.get("root_path")) and exempt.covers(
+            scope
+        ):
             await self.app(scope, receive, send)
             return
-        if self._exempt.covers(scope):
-            await self.app(scope, receive, send)
-            return
-        if self._preflights and is_preflight(scope):
+        if scope["method"] == "OPTIONS" and self._preflights > 0 and is_preflight(scope):
             # Not counted by rates, yet not without bound: it costs the application something.
             self._preflights -= 1
             try:
@@ -182,29 +187,42 @@ class AdmissionMiddleware:
             finally:
                 self._preflights += 1
             return
+        permit = self._begin(scope)
+        if permit.state == RUNNING and not self._tells:
+            # `_run`, written out: a coroutine less for each request that finds a free place.
+            exchange = Exchange(permit, receive, send, None, self._hold_background)
+            try:
+                scope[PERMIT] = permit
+                await self.app(scope, exchange.receive, exchange.send)
+            except BaseException as error:
+                exchange.raised(error)
+                raise
+            exchange.returned()
+        else:
+            await self._go_on(permit, scope, receive, send)
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or self._websockets == "off" or self._exempt.covers(scope):
+            # lifespan, and whatever ASGI comes to know
+            await self.app(scope, receive, send)
+            return
+        await self._go_on(self._begin(scope), scope, receive, send)
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _begin(self, scope: Scope) -> Permit:
+        """Ask for a place; the permit runs, waits or holds its refusal afterwards."""
         controller = self._controller or self._controller_of_loop()
         caller = self._identify(scope)
         if self._plain and type(caller) is not Caller:
             permit = controller.admit(caller, self._cost, self._priority, self._timeout)  # type: ignore[arg-type]  # plain: none of them is a function
         else:
             permit = self._ask(controller, scope, caller)
-        refusal: Refuse | None = None
-        runs = False
-        try:
-            runs = permit.begin()
-        except Rejected as rejected:
-            refusal = rejected.refusal
-        if runs:
-            await self._run(permit, scope, receive, send, None)
-        elif refusal is not None:
-            await self._refuse(refusal, permit, scope, receive, send, None, waited=False)
-        elif expects_continue(scope):
-            # Reading would invite the upload before anyone knows whether it is wanted.
-            await self._settle(permit, scope, receive, send, None)
-        else:
-            await self._wait(permit, scope, receive, send)
-
-    # -- asking ----------------------------------------------------------------------------
+        try:  # noqa: SIM105  # contextlib.suppress costs 0.2 µs
+            permit.begin()
+        except Rejected:
+            pass  # the permit knows why
+        return permit
 
     def _controller_of_loop(self) -> AdmissionController:
         loop: Any = running_loop()
@@ -236,8 +254,18 @@ class AdmissionMiddleware:
 
     # -- waiting ---------------------------------------------------------------------------
 
-    async def _wait(self, permit: Permit, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stand in the queue with a pump that notices when the client leaves."""
+    async def _go_on(self, permit: Permit, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run, be refused, or stand in the queue with a pump that sees the client leave."""
+        if permit.state == RUNNING:
+            await self._run(permit, scope, receive, send, None)
+            return
+        if permit.refusal is not None:
+            await self._refuse(permit.refusal, permit, scope, receive, send, None, waited=False)
+            return
+        if expects_continue(scope):
+            # Reading would invite the upload before anyone knows whether it is wanted.
+            await self._settle(permit, scope, receive, send, None)
+            return
         pump = ReceivePump(receive, self._buffers)
         pump.on_gone = partial(_leave_queue, permit)
         if is_multiplexed(scope):
@@ -348,8 +376,13 @@ class AdmissionMiddleware:
         exchange.returned()
 
     def _quota_headers(self, permit: Permit) -> list[Header]:
-        rates = [rate for rate in permit.controller.policy.rates if rate.mode == "enforce"]
-        pairs = zip((rate.name for rate in rates), rates, permit.quotas, strict=False)
+        policy = permit.controller.policy
+        pairs: list[tuple[Rate | None, Quota]] = []
+        for quota in permit.quotas:
+            rate = _rate_named(policy, quota.rate)
+            # What is only observed holds nobody back, so it is nothing to plan by.
+            if rate is not None and rate.mode == "enforce":
+                pairs.append((rate, quota))
         return quota_headers(pairs, self._contract, epoch=time.time())
 
 

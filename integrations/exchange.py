@@ -65,10 +65,11 @@ class Exchange(msgspec.Struct, gc=False):
         elif kind == "http.response.start":
             if not self.started:
                 self.started = True
-                self.permit.answered()
+                permit = self.permit
+                permit.answered()
                 self.trailers = message.get("trailers", False)
                 self.headers = message.get("headers")
-                status = message["status"]
+                permit.status = status = message["status"]
                 if status >= 500:
                     self.shown = Outcome.OVERLOAD if status == 503 else Outcome.ERROR
                 if self.gone or (self.pump is not None and self.pump.gone is not None):
@@ -153,6 +154,7 @@ class Handshake(msgspec.Struct, gc=False):
         if kind == "websocket.accept" or kind == "websocket.http.response.start":
             self.answered = True
             self.permit.answered()
+            self.permit.status = message.get("status", 101)
             if kind == "websocket.accept" and not self.holds:
                 self.permit.release(_IGNORED)
         elif kind == "websocket.close" or (

@@ -23,17 +23,22 @@ class Exemptions:
 
     Raises:
         ValueError: An entry is not of this form.
+
+    Attributes:
+        paths: The paths that may be exempt, None if a function decides.
     """
 
-    __slots__ = ("_function", "_paths")
+    __slots__ = ("_function", "_paths", "paths")
 
     def __init__(self, exempt: Iterable[str] | Callable[[Scope], bool] | None) -> None:
         self._function: Callable[[Scope], bool] | None = None
         self._paths: dict[str, frozenset[str]] = {}
+        self.paths: dict[str, frozenset[str]] | None = self._paths
         if exempt is None:
             exempt = DEFAULT_PATHS
         if callable(exempt):
             self._function = exempt
+            self.paths = None
             return
         if isinstance(exempt, str):
             raise ValueError("exempt: give a list of paths, not one string")

@@ -11,8 +11,9 @@ close he is; the operator finds them in the log and in the metrics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -34,6 +35,10 @@ _SLACK: Final = 1e-6
 
 # A document of 300 bytes fits into one packet with its headers; names longer than this are cut.
 _MAX_NAME_CHARS: Final = 64
+
+# What depends on the policy alone is made once: reasons times rates. More only appear where
+# policies change all the time.
+_MAX_CACHED: Final = 1024
 
 # RFC 9651: an sf-integer has at most 15 digits.
 _MAX_INTEGER: Final = 999_999_999_999_999
@@ -198,16 +203,13 @@ def refusal_answer(
         told = http_date(epoch + wait) if contract.retry_after == "date" else b"%d" % wait
         headers.append((b"retry-after", told))
     if is_rate and refusal.quota is not None:
-        pairs = [(refusal.subject, rate, refusal.quota)]
-        headers += quota_headers(pairs, contract, epoch=epoch, refused_for=wait)
+        headers += quota_headers([(rate, refusal.quota)], contract, epoch=epoch, refused_for=wait)
     headers += contract.headers
     answer = Answer(status, tuple(headers), body)
     return answer if contract.render is None else contract.render(refusal, answer)
 
 
 _bodies: Final[dict[tuple[Reason, int, str, bool], bytes]] = {}
-# Reasons times the rates of a policy; more only appear where policies change all the time.
-_MAX_BODIES: Final = 1024
 
 
 def problem(reason: Reason, status: int, subject: str = "", never: bool = False) -> bytes:
@@ -233,14 +235,14 @@ def problem(reason: Reason, status: int, subject: str = "", never: bool = False)
         if subject:
             fields["violated-policies"] = [subject[:_MAX_NAME_CHARS]]
         body = msgspec.json.encode(fields)
-        if len(_bodies) >= _MAX_BODIES:
+        if len(_bodies) >= _MAX_CACHED:
             _bodies.clear()
         _bodies[key] = body
     return body
 
 
 def quota_headers(
-    pairs: Iterable[tuple[str, Rate | None, Quota]],
+    pairs: Sequence[tuple[Rate | None, Quota]],
     contract: Contract,
     *,
     epoch: float,
@@ -249,25 +251,24 @@ def quota_headers(
     """Return the RateLimit fields for what some rates answered.
 
     Args:
-        pairs: Name, settings (if known) and answer of each rate.
+        pairs: Settings (None if unknown) and answer of each rate.
         contract: Which fields are wanted.
         epoch: Seconds since 1970.
         refused_for: Seconds until a refused client may return; else the time until the quota is
             whole again is told.
     """
-    pairs = list(pairs)
     if not pairs:
         return []
     headers: list[Header] = []
     if contract.ratelimit:
-        policies = [policy_item(name, rate) for name, rate, _ in pairs if rate is not None]
+        policies = [policy_item(rate) for rate, _ in pairs if rate is not None]
         if policies:
             headers.append((b"ratelimit-policy", b", ".join(policies)))
-        items = [limit_item(name, quota, refused_for) for name, _, quota in pairs]
+        items = [limit_item(quota, refused_for) for _, quota in pairs]
         headers.append((b"ratelimit", b", ".join(items)))
     if contract.x_ratelimit != "off":
         # These fields have room for one rate: the one that is closest to its end.
-        _, _, quota = min(pairs, key=lambda pair: pair[2].remaining / max(pair[2].limit, 1e-9))
+        _, quota = min(pairs, key=lambda pair: pair[1].remaining / max(pair[1].limit, 1e-9))
         seconds = _seconds(quota, refused_for)
         reset = math.ceil(epoch + seconds) if contract.x_ratelimit == "epoch" else seconds
         headers += [
@@ -278,23 +279,29 @@ def quota_headers(
     return headers
 
 
-def policy_item(name: str, rate: Rate) -> bytes:
+def policy_item(rate: Rate) -> bytes:
     """One member of `RateLimit-Policy`: ``"name";q=200;w=2``.
 
     The quota is the burst and the window the time in which a bucket refills, so that ``r`` never
     exceeds ``q``, and a client that spreads q over w is never refused. Both are whole numbers;
     where rounding is needed it promises less than there is.
     """
-    window = rate.burst / rate.limit * rate.per
-    return b"%b;q=%d;w=%d" % (sf_string(name), _whole(rate.burst), whole_seconds(window) or 1)
+    return _policy_item(rate.name, rate.limit, rate.per, rate.burst)
 
 
-def limit_item(name: str, quota: Quota, refused_for: int | None = None) -> bytes:
+@lru_cache(_MAX_CACHED)
+def _policy_item(name: str, limit: float, per: float, burst: float) -> bytes:
+    window = burst / limit * per
+    return b"%b;q=%d;w=%d" % (sf_string(name), _whole(burst), whole_seconds(window) or 1)
+
+
+def limit_item(quota: Quota, refused_for: int | None = None) -> bytes:
     """One member of `RateLimit`: ``"name";r=0;t=12``, what is left and for how long."""
     seconds = _seconds(quota, refused_for)
-    return b"%b;r=%d;t=%d" % (sf_string(name), _whole(quota.remaining), seconds)
+    return b"%b;r=%d;t=%d" % (sf_string(quota.rate), _whole(quota.remaining), seconds)
 
 
+@lru_cache(_MAX_CACHED)
 def sf_string(text: str) -> bytes:
     """Serialise a structured-field String (RFC 9651, 4.1.6).
 

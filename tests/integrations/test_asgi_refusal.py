@@ -218,6 +218,20 @@ async def test_headers_of_the_application_are_kept_and_its_list_is_not_changed()
     assert len(seen.sent[0]["headers"]) == 4
 
 
+@pytest.mark.anyio
+async def test_failed_logins_are_counted_by_their_status() -> None:
+    gate = AdmissionController(
+        Policy(rates=[Rate("logins", "3/minute", charge="401")]), clock=lambda: 100.0
+    )
+    app = Gate(status=200)
+    app.open.set()
+    layer = AdmissionMiddleware(app, gate)
+    for status in (200, 401, 200, 401, 401):
+        app.status = status
+        assert (await call(layer)).status == status
+    assert (await call(layer)).status == 429
+
+
 # --- WebSocket --------------------------------------------------------------------------------
 
 
