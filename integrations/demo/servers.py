@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -85,17 +85,19 @@ def bare(app: str = APP, stats: str = "/stats") -> Launch:
     return Launch(command, url, url + stats)
 
 
-def guarded(app: str = APP, policy: Path = POLICY, *options: str) -> Launch:
-    """Serve the same app behind loadgate.
+def guarded(app: str = APP, policy: Path | None = POLICY, options: Sequence[str] = ()) -> Launch:
+    """Serve the same app behind loadgate; without a policy, with the default one.
 
     The load plays the reverse proxy that many clients come through.
     """
     port, metrics_port = free_ports()
     command = [
         sys.executable, "-m", "loadgate.integrations.cli", "serve", app,
-        "--policy", str(policy), "--trusted-proxy", "127.0.0.1",
-        "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}", *options,
+        "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}",
+        "--trusted-proxy", "127.0.0.1", *options,
     ]  # fmt: skip
+    if policy is not None:
+        command += ["--policy", str(policy)]
     return Launch(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
 
 

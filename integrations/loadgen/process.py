@@ -73,7 +73,10 @@ async def run_elsewhere(plan: Plan, report: Callable[[Progress], None] | None = 
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
         async for line in process.stdout:
-            message = msgspec.json.decode(line, type=Progress | Finished)
+            try:
+                message = msgspec.json.decode(line, type=Progress | Finished)
+            except msgspec.DecodeError:
+                break  # it was killed in the middle of a line, or printed something else
             if isinstance(message, Finished):
                 return message.result
             if report is not None:
@@ -98,11 +101,15 @@ def serve_stdin() -> None:
     """Be that process: read a plan, run it, write progress and the result."""
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
 
-    def say(message: Progress | Finished) -> None:
-        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
-        sys.stdout.buffer.flush()
+    # Not sys.stdout: under PYTHONUNBUFFERED it is raw, and a raw write of a long line may end
+    # halfway when a signal arrives.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
 
-    say(Finished(run(plan, say)))
+        def say(message: Progress | Finished) -> None:
+            out.write(msgspec.json.encode(message) + b"\n")
+            out.flush()
+
+        say(Finished(run(plan, say)))
 
 
 def _prepare(core: int | None) -> None:

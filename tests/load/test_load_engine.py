@@ -275,3 +275,17 @@ async def test_a_process_of_its_own_gives_the_same_result(serving: Any, polite_s
     assert result.tally(["two"], phase="first").offered == 0
     assert result.tally(phase="second").offered == result.tally(phase="second").good > 0
     assert seen
+
+
+async def test_a_result_of_many_rows_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unbuffered, one write of a long line ended halfway about once in twenty times."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        plan = Plan(
+            url=f"http://127.0.0.1:{reserved.getsockname()[1]}",
+            phases=(Phase("all", 0.01),),
+            classes=(ClientClass(name="user", rates=(3_000_000.0,), timeout=0.02),),
+        )
+        result = await asyncio.wait_for(run_elsewhere(plan), 60)
+    assert result.tally().offered > 29_000

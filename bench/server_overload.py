@@ -1,0 +1,315 @@
+"""What does a real Hypercorn worker deliver beyond its capacity, bare and behind loadgate?
+
+    python -m bench.server_overload                     # about ten minutes
+    python -m bench.server_overload --factors 10 --services pool --seconds 4
+
+Open-loop Poisson arrivals (latency from the intended start, patience one second) against one
+Hypercorn worker under uvloop; kept and new connections apart, because a refusal on a new
+connection costs more than one on a kept connection. Server and generator run on cores of their
+own. Every figure stands beside the bare server's from the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from math import isnan
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.load.report import milliseconds
+from loadgate.integrations.demo.servers import Launch, bare, guarded, serving
+from loadgate.integrations.loadgen import ClientClass, Phase, Plan, run_elsewhere
+
+APPS: Final = "bench.server_overload_apps"
+
+PATIENCE: Final = 1.0
+WARM_UP: Final = 3.0
+
+# The SLO of a service is this many times its unloaded p99: what a caller would still accept.
+SLO_FACTOR: Final = 4.0
+
+SERVER_CORE: Final = 0
+LOAD_CORE: Final = 1
+
+
+class Service(StrEnum):
+    """What the handler does."""
+
+    POOL = "pool"
+    CPU = "cpu"
+
+
+CAPACITY: Final = {Service.POOL: 40.0, Service.CPU: 50.0}
+WORDS: Final = {
+    Service.POOL: "2 places of 50 ms (40/s)",
+    Service.CPU: "a handler of 20 ms of processor time (50/s)",
+}
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement.
+
+    Attributes:
+        service, arm, connection, factor: What was measured; `factor` times the capacity.
+        offered: Requests per second that were due.
+        goodput: Answered 200 within the SLO, per second.
+        share: Of what could be had: of the capacity, or of what was offered if that is less.
+        in_patience: Answered 200 at all (within the client's second), per second.
+        p50, p99: Latency of the 200s in seconds.
+        statuses: How the requests ended.
+        refusal_p50: Latency of the 503s in seconds.
+        answers_per_cpu: Answers of any kind for each second of the server's processor time.
+        rss: Peak memory of the server's largest process, in MB.
+        lag: p99 of the generator's own lag in seconds.
+    """
+
+    service: str
+    arm: str
+    connection: str
+    factor: float
+    offered: float
+    goodput: float
+    share: float
+    in_patience: float
+    p50: float
+    p99: float
+    statuses: dict[str, int]
+    refusal_p50: float
+    answers_per_cpu: float
+    rss: float
+    lag: float
+
+
+Connection = Literal["keep", "new"]
+
+
+async def measure(
+    launch: Launch, service: str, arm: str, connection: Connection, rate: float, capacity: float,
+    *, slo: float, seconds: float, seed: int, pin: bool, even: bool = False,
+) -> Cell:  # fmt: skip
+    """Start a server, offer it a rate, stop it.
+
+    Raises:
+        ServerError: It did not start.
+        GeneratorError: The load did not run.
+    """
+    async with serving(launch) as server:
+        plan = Plan(
+            url=server.url,
+            phases=(Phase("warm-up", WARM_UP), Phase("measured", seconds)),
+            classes=(
+                ClientClass(
+                    name="client",
+                    rates=(rate, rate),
+                    spacing="even" if even else "poisson",
+                    timeout=PATIENCE,
+                    connection=connection,
+                ),
+            ),
+            slo=slo,
+            seed=seed,
+            core=LOAD_CORE if pin else None,
+        )
+        before = sum(used for used, _ in _processes(server.pid))
+        result = await run_elsewhere(plan)
+        processes = list(_processes(server.pid))
+    tally = result.tally(phase="measured")
+    whole = result.tally()
+    used = sum(one for one, _ in processes) - before
+    answered = sum(count for status, count in whole.statuses.items() if status.isdigit())
+    return Cell(
+        service=service,
+        arm=arm,
+        connection=connection,
+        factor=rate / capacity,
+        offered=tally.offered / tally.seconds,
+        goodput=tally.goodput,
+        share=tally.goodput / min(capacity, tally.offered / tally.seconds),
+        in_patience=tally.count(200) / tally.seconds,
+        p50=tally.p50,
+        p99=tally.p99,
+        statuses=tally.statuses,
+        refusal_p50=tally.refusal_p50,
+        answers_per_cpu=answered / used if used else 0.0,
+        rss=max((rss for _, rss in processes), default=0.0),
+        lag=result.lag().p99,
+    )
+
+
+def _processes(session: int) -> Iterator[tuple[float, float]]:
+    """Processor seconds and peak MB of each process of a session (Linux; empty elsewhere)."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name may hold spaces and brackets: the fields begin after the last one.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            status = (entry / "status").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[3]) == session:
+            peak = status.partition("VmHWM:")[2].split()
+            yield (int(fields[11]) + int(fields[12])) / ticks, int(peak[0]) / 1e3 if peak else 0.0
+
+
+def draw(cells: list[Cell], service: Service, slo: float) -> Table:
+    """Lay out the cells of one service."""
+    table = Table(
+        title=f"{WORDS[service]}, SLO {slo * 1e3:.0f} ms ({SLO_FACTOR:g} x unloaded p99)",
+        title_justify="left",
+    )
+    table.add_column("offered")
+    table.add_column("connections")
+    table.add_column("arm")
+    for column in (
+        "goodput/s", "of possible", "200/s", "p50 ms", "p99 ms", "503/s", "503 p50 ms",
+        "gave up/s", "answers/CPU s", "MB", "lag ms",
+    ):  # fmt: skip
+        table.add_column(column, justify="right")
+    previous = ""
+    for cell in cells:
+        if cell.service == service:
+            total = sum(cell.statuses.values()) / cell.offered
+            answered = sum(n for status, n in cell.statuses.items() if status.isdigit())
+            group = f"{cell.factor:g} x"
+            if previous not in ("", group):
+                table.add_section()
+            previous = group
+            table.add_row(
+                f"{group} = {cell.offered:.0f}/s",
+                cell.connection,
+                cell.arm,
+                f"{cell.goodput:.1f}",
+                f"{cell.share:.0%}",
+                f"{cell.in_patience:.1f}",
+                milliseconds(cell.p50),
+                milliseconds(cell.p99),
+                f"{cell.statuses.get('503', 0) / total:.0f}",
+                milliseconds(cell.refusal_p50),
+                f"{(sum(cell.statuses.values()) - answered) / total:.0f}",
+                f"{cell.answers_per_cpu:.0f}",
+                f"{cell.rss:.0f}",
+                f"{cell.lag * 1e3:.1f}",
+            )
+    return table
+
+
+async def run_all(
+    services: list[Service],
+    factors: list[float],
+    connections: list[Connection],
+    policies: list[Path],
+    options: list[str],
+    seconds: float,
+    seed: int,
+    pin: bool,
+    console: Console,
+) -> dict[str, object]:
+    """Measure every cell; returns everything, ready for JSON."""
+    cells: list[Cell] = []
+    slos: dict[str, float] = {}
+    answers: dict[str, float] = {}
+    for kind in connections:
+        cell = await measure(
+            bare(f"{APPS}:trivial", "/ready"), "trivial", "bare", kind,
+            1000.0, 1000.0,
+            slo=1.0, seconds=seconds, seed=seed, pin=pin,
+        )  # fmt: skip
+        answers[kind] = cell.answers_per_cpu
+        console.print(
+            f"a bare server that does nothing, {kind} connections: "
+            f"{cell.answers_per_cpu:.0f} answers per CPU second",
+            highlight=False,
+        )
+    for service in services:
+        app = f"{APPS}:{service}"
+        capacity = CAPACITY[service]
+        # Regular arrivals at a tenth of the capacity never meet: nothing but the service itself.
+        unloaded = await measure(
+            bare(app, "/ready"), service, "bare", "keep", capacity / 10, capacity,
+            slo=1.0, seconds=max(8.0, seconds), seed=seed, pin=pin, even=True,
+        )  # fmt: skip
+        slo = slos[service] = SLO_FACTOR * unloaded.p99
+        arms: list[tuple[str, Callable[[], Launch]]] = [
+            ("bare", partial(bare, app, "/ready")),
+            ("loadgate", partial(guarded, app, None, options)),
+            *((path.stem, partial(guarded, app, path, options)) for path in policies),
+        ]
+        for factor in factors:
+            for kind in connections:
+                for name, launch in arms:
+                    cell = await measure(
+                        launch(), service, name, kind, factor * capacity, capacity,
+                        slo=slo, seconds=seconds, seed=seed, pin=pin,
+                    )  # fmt: skip
+                    cells.append(cell)
+                    p99 = "-" if isnan(cell.p99) else f"{cell.p99 * 1e3:.0f} ms"
+                    console.print(
+                        f"{service} {factor:g}x {kind} {name}: goodput {cell.goodput:.1f}/s "
+                        f"({cell.share:.0%}), p99 {p99}",
+                        highlight=False,
+                    )
+        console.print(draw(cells, service, slo))
+    return {"cells": cells, "slo": slos, "bare_answers_per_cpu_second": answers, "pinned": pin}
+
+
+def main(
+    services: Annotated[
+        list[Service] | None, typer.Option(help="Repeatable; default both.")
+    ] = None,
+    factors: Annotated[
+        list[float] | None, typer.Option(help="Times the capacity; repeatable.")
+    ] = None,
+    connections: Annotated[
+        list[str] | None, typer.Option(help="keep, new; repeatable, default both.")
+    ] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="Another arm with this policy; repeatable.")
+    ] = None,
+    serve_option: Annotated[
+        list[str] | None, typer.Option(help="An option for loadgate serve; repeatable.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Measured time of a cell.")] = 6.0,
+    seed: Annotated[int, typer.Option()] = 1,
+    pin: Annotated[bool, typer.Option(help="A core for the server, one for the load.")] = True,
+    json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
+) -> None:
+    """Offer a Hypercorn worker several times its capacity, bare and behind loadgate."""
+    chosen: list[Connection] = []
+    for kind in connections or ["keep", "new"]:
+        if kind not in ("keep", "new"):
+            raise typer.BadParameter(f"{kind!r} is neither keep nor new")
+        chosen.append("new" if kind == "new" else "keep")
+    can_pin = pin and hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > LOAD_CORE
+    if can_pin:
+        # Inherited by the servers; the generator moves itself to its own core.
+        os.sched_setaffinity(0, {SERVER_CORE})
+    console = Console(width=150)
+    outcome = asyncio.run(
+        run_all(
+            services or list(Service),
+            factors or [0.5, 0.8, 1.0, 2.0, 5.0, 10.0, 50.0],
+            chosen,
+            policy or [],
+            serve_option or [],
+            seconds,
+            seed,
+            can_pin,
+            console,
+        )
+    )
+    if json is not None:
+        json.parent.mkdir(parents=True, exist_ok=True)
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=2) + b"\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
