@@ -195,4 +195,6 @@ def say(progress: Progress) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(load)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(load)
+    app()
