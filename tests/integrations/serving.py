@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import h2.config
@@ -29,8 +29,8 @@ WORKERS = ["asyncio", "uvloop", "trio"]
 PATIENCE = 15.0
 
 # Its types are partly unknown to a strict reader.
-SERVE_ASYNCIO: Any = hypercorn.asyncio.serve  # pyright: ignore[reportUnknownMemberType]  # above
-SERVE_TRIO: Any = hypercorn.trio.serve  # pyright: ignore[reportUnknownMemberType]  # above
+SERVE_ASYNCIO: Any = cast(Any, hypercorn.asyncio).serve
+SERVE_TRIO: Any = cast(Any, hypercorn.trio).serve
 
 # Hypercorn 0.18 on trio may close one connection from two tasks at once, after the answer.
 HARMLESS = "BusyResourceError"
