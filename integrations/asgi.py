@@ -89,6 +89,10 @@ class AdmissionMiddleware:
             nothing (``off``).
         hold_background: Hold the permit until the application returns, so that background tasks
             after the last message count too.
+        finish_uploads: Let the upload of each HTTP/2 request end before its response does, also
+            when the application answers early (a 401, say) or fails. Hypercorn 0.18 loses the
+            connection otherwise, its trio worker the process. Costs a pump for each HTTP/2
+            request, about 15 µs on asyncio and 100 on trio.
         max_buffer: Bytes of an upload that are kept for a request in the queue. A longer HTTP/1.x
             upload is paused; on HTTP/2 it would block its neighbours, so its wait ends at once.
         max_buffers: The same for all waiting requests together.
@@ -115,6 +119,7 @@ class AdmissionMiddleware:
         preflights: int = 16,
         websockets: Literal["handshake", "connection", "off"] = "handshake",
         hold_background: bool = False,
+        finish_uploads: bool = False,
         max_buffer: int = _MAX_BUFFER,
         max_buffers: int = _MAX_BUFFERS,
         max_drain: int = _MAX_DRAIN,
@@ -150,13 +155,14 @@ class AdmissionMiddleware:
         self._tells_quotas = self._contract.on_admitted
         self._websockets = websockets
         self._hold_background = hold_background
+        self._finish_uploads = finish_uploads
         self._buffers = Buffers(max_buffer, max_buffers)
         self._max_drain = max_drain
         self._max_drain_time = max_drain_time
         self._pressure = Pressure()
         self._log = log
         self._logs_admitted = log is not None and log.admitted_every > 0
-        self._tells = self._tells_quotas or self._logs_admitted
+        self._short = not (self._tells_quotas or self._logs_admitted or finish_uploads)
 
     @property
     def controller(self) -> AdmissionController:
@@ -188,7 +194,7 @@ class AdmissionMiddleware:
                 self._preflights += 1
             return
         permit = self._begin(scope)
-        if permit.state == RUNNING and not self._tells:
+        if permit.state == RUNNING and self._short:
             # `_run`, written out: a coroutine less for each request that finds a free place.
             exchange = Exchange(permit, receive, send, None, self._hold_background)
             try:
@@ -256,7 +262,8 @@ class AdmissionMiddleware:
 
     async def _go_on(self, permit: Permit, scope: Scope, receive: Receive, send: Send) -> None:
         """Run, be refused, or stand in the queue with a pump that sees the client leave."""
-        if permit.state == RUNNING:
+        finishes = self._finish_uploads and scope["type"] == "http" and is_multiplexed(scope)
+        if permit.state == RUNNING and not finishes:
             await self._run(permit, scope, receive, send, None)
             return
         if permit.refusal is not None:
@@ -267,9 +274,10 @@ class AdmissionMiddleware:
             await self._settle(permit, scope, receive, send, None)
             return
         pump = ReceivePump(receive, self._buffers)
-        pump.on_gone = partial(_leave_queue, permit)
-        if is_multiplexed(scope):
-            pump.on_full = partial(_end_wait, permit)
+        if permit.state != RUNNING:
+            pump.on_gone = partial(_leave_queue, permit)
+            if is_multiplexed(scope):
+                pump.on_full = partial(_end_wait, permit)
         try:
             await run_beside(pump, partial(self._settle, permit, scope, receive, send, pump))
         except BaseException:
@@ -292,7 +300,7 @@ class AdmissionMiddleware:
         if pump is not None:
             pump.on_gone = pump.on_full = None
             if refusal is None:
-                if pump.is_over:
+                if permit.state != RUNNING:
                     pump.raise_failure()
                     return  # the client left; nobody would read an answer
                 receive = pump.receive
@@ -363,6 +371,7 @@ class AdmissionMiddleware:
             exchange = Handshake(permit, receive, send, pump, self._websockets == "connection")
         else:
             exchange = Exchange(permit, receive, send, pump, self._hold_background)
+            exchange.finishes = pump is not None and self._finish_uploads and is_multiplexed(scope)
         try:
             scope[PERMIT] = permit
             if self._tells_quotas and isinstance(exchange, Exchange):
@@ -372,8 +381,12 @@ class AdmissionMiddleware:
             await self.app(scope, exchange.receive, exchange.send)
         except BaseException as error:
             exchange.raised(error)
+            if isinstance(exchange, Exchange) and isinstance(error, Exception):
+                await exchange.drain()
             raise
         exchange.returned()
+        if isinstance(exchange, Exchange) and not exchange.ended:
+            await exchange.drain()
 
     def _quota_headers(self, permit: Permit) -> list[Header]:
         policy = permit.controller.policy

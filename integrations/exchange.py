@@ -31,6 +31,7 @@ class Exchange(msgspec.Struct, gc=False):
         inner_send: The server's.
         pump: The pump, if one runs.
         holds: Hold the permit until the application returns.
+        finishes: Let the upload end before the response does; needs the pump.
         extra: Headers to add to the response.
         gone: Whether the application was told that the client has left.
         started: Whether the response has begun.
@@ -45,6 +46,7 @@ class Exchange(msgspec.Struct, gc=False):
     inner_send: Send
     pump: ReceivePump | None = None
     holds: bool = False
+    finishes: bool = False
     extra: list[Header] | None = None
     gone: bool = False
     started: bool = False
@@ -62,6 +64,8 @@ class Exchange(msgspec.Struct, gc=False):
                     self._look_for_stream()
             elif not self.trailers:
                 self._end()
+                if self.finishes:
+                    return self._finish(message)
         elif kind == "http.response.start":
             if not self.started:
                 self.started = True
@@ -82,6 +86,8 @@ class Exchange(msgspec.Struct, gc=False):
         elif kind == "http.response.trailers":
             if not message.get("more_trailers", False):
                 self._end()
+                if self.finishes:
+                    return self._finish(message)
         elif kind == "http.response.pathsend" or (
             kind == "http.response.zerocopysend" and not message.get("more_body", False)
         ):
@@ -108,6 +114,22 @@ class Exchange(msgspec.Struct, gc=False):
     def raised(self, error: BaseException) -> None:
         """The application has raised."""
         self.permit.release(_CANCELLED if self._is_gone() else outcome_of(type(error)))
+
+    async def drain(self) -> None:
+        """Read the rest of the upload, if `finishes` asks for it."""
+        if self.finishes and self.pump is not None:
+            self.pump.discard()
+            await self.pump.wait_until_over(float("inf"))
+
+    async def _finish(self, message: Message) -> None:
+        """Send the last message, but its end only after the upload's."""
+        pump = self.pump
+        if pump is not None and not (pump.ended or pump.is_over):
+            if message["type"] == "http.response.body":
+                await self.inner_send({**message, "more_body": True})
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await self.drain()
+        await self.inner_send(message)
 
     def _end(self) -> None:
         self.ended = True

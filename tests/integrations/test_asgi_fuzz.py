@@ -81,6 +81,7 @@ async def test_random_applications_and_clients_lose_no_permit(seed: int) -> None
         max_buffers=20_000,
         max_drain=2000,
         max_drain_time=0.002,
+        finish_uploads=seed == 2,
     )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:

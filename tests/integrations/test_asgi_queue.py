@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from loadgate.integrations.asgi import AdmissionMiddleware
-from tests.integrations.asgi_client import Exchange, Gate, controller, idle, scope, upload
+from tests.integrations.asgi_client import Exchange, Gate, call, controller, idle, scope, upload
 
 HTTP2 = {"http_version": "2"}
 
@@ -348,3 +348,55 @@ async def test_draining_refuses_those_who_wait() -> None:
         assert await busy.gate.drain(5) or True
     assert exchange.status in (200, 503)
     assert idle(busy.gate)
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+@pytest.mark.anyio
+async def test_an_early_answer_ends_after_the_upload_but_its_place_is_free_at_once(
+    trailers: bool,
+) -> None:
+    gate = controller()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "trailers": trailers})
+        await send({"type": "http.response.body", "body": b"no"})
+        if trailers:
+            await send({"type": "http.response.trailers", "headers": []})
+
+    layer = AdmissionMiddleware(app, gate, finish_uploads=True)
+    exchange = Exchange(layer, upload(10, **HTTP2))
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange)
+        await exchange.until_sent(2)
+        await exchange.until(lambda: idle(gate))
+        exchange.body(b"12345", more=True)
+        await exchange.until(lambda: exchange.received == 1)
+        assert len(exchange.sent) == 2
+        assert not exchange.finished
+        exchange.body(b"67890")
+    assert len(exchange.sent) == 3
+    assert exchange.content == b"no"
+    assert exchange.complete
+    whole = await call(layer, upload(10), b"1234567890")
+    assert len(whole.sent) == (3 if trailers else 2)
+
+
+@pytest.mark.anyio
+async def test_an_application_that_fails_early_fails_after_the_upload() -> None:
+    gate = controller()
+    error = ValueError("early")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/raise":
+            raise error
+
+    layer = AdmissionMiddleware(app, gate, finish_uploads=True)
+    with pytest.raises(ValueError, match="early") as raised:
+        await call(layer, upload(4, path="/raise", **HTTP2), b"ab", b"cd")
+    assert raised.value is error
+    exchange = await call(layer, upload(4, **HTTP2), b"ab", b"cd")
+    assert exchange.received == 2
+    exchange = Exchange(layer, upload(4, **HTTP2))
+    exchange.leave()
+    await exchange()
+    assert idle(gate)

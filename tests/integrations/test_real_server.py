@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.asgi_client import controller
-from tests.integrations.serving import WORKERS, Http1, Http2, stage, told, until
+from loadgate.integrations.asgi import AdmissionMiddleware
+from tests.integrations.asgi_client import controller, idle
+from tests.integrations.serving import (
+    WORKERS,
+    Http1,
+    Http2,
+    Server,
+    Service,
+    stage,
+    told,
+    until,
+)
 
 worker = pytest.mark.parametrize("worker", WORKERS)
 BODIES = [200, 40_000, 500_000]
@@ -205,3 +215,34 @@ def test_a_websocket_handshake_is_refused_with_status_and_time(worker: str) -> N
         assert status == 503
         assert int(headers["retry-after"]) >= 1
         assert json.loads(body)["reason"] == "queue_full"
+
+
+@worker
+def test_an_application_that_answers_early_is_kept_from_breaking_the_connection(
+    worker: str,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path") == "/broken":
+            raise ValueError("before it read anything")
+        if scope.get("path") == "/private":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"no"})
+            return
+        await Service()(scope, receive, send)
+
+    gate = controller(50)
+    layer = AdmissionMiddleware(app, gate, finish_uploads=True)
+    with Server(layer, worker) as server, Http2(server.port) as client:
+        for size in (0, *BODIES):
+            early = [client.request("POST", "/private", b"x" * size) for _ in range(6)]
+            broken = client.request("POST", "/broken", b"x" * size)
+            patient = client.request("POST", "/echo", b"x" * size)
+            client.finish(*early, broken, patient)
+            assert {client.status[stream] for stream in early} == {401}
+            assert {client.bodies[stream] for stream in early} == {b"no"}
+            assert client.status[broken] == 500
+            assert client.bodies[patient] == told(b"x" * size)
+        assert len(server.errors) == 4
+        assert all("before it read anything" in error for error in server.errors)
+        server.errors.clear()
+    assert idle(gate)
