@@ -170,9 +170,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(work_through(tasks, options.jobs))
     print(plain(table))
     if options.moved:
-        worst = min((score.share, score.scenario, score.seed) for score in table.scores)
-        print(f"worst single run: {worst[0]:.3f} in {worst[1]}, seed {worst[2]}")
-        return 0 if worst[0] >= MOVED_BOUND else 1
+        worst = {
+            limit: min(
+                (score.share, f"{score.scenario}, seed {score.seed}, queue {score.queue}")
+                for score in table.scores
+                if score.limit == limit
+            )
+            for limit in table.limits
+        }
+        for limit, (share, where) in worst.items():
+            print(f"worst single run of {limit}: {share:.3f} in {where}")
+        return 0 if worst[table.limits[0]][0] >= MOVED_BOUND else 1
     faults = broken(table, known, OURS, "default")
     print("\n".join(faults) if faults else f"{OURS} holds every bound")
     if options.write or (whole and not options.quick):

@@ -99,12 +99,23 @@ def schedule(scenario: Scenario, engine: Engine) -> None:
                 speed = spec.speed if change is None or change.speed is None else change.speed
                 engine.at(start, _change(engine, stage, count, speed))
         if phase.pauses is not None:
-            # The first one after a whole interval, the last one over before the phase is.
-            at = start + phase.pauses.every
-            while at + phase.pauses.seconds < start + phase.seconds:
-                engine.at(at, partial(engine.pause, seconds=phase.pauses.seconds))
-                at += phase.pauses.every
+            for at in pauses_of(phase):
+                engine.at(start + at, partial(engine.pause, seconds=phase.pauses.seconds))
         start += phase.seconds
+
+
+def pauses_of(phase: Phase) -> list[float]:
+    """When the process begins to stand still, seconds after the beginning of the phase.
+
+    The first time after a whole interval; the last one is over before the phase is.
+    """
+    pauses, found = phase.pauses, list[float]()
+    if pauses is not None:
+        at = pauses.every
+        while at + pauses.seconds < phase.seconds:
+            found.append(at)
+            at += pauses.every
+    return found
 
 
 def _change(

@@ -46,13 +46,16 @@ def fixed(scenario: Scenario, limits: Sequence[int], rate: float) -> dict[int, t
     return {n: theory.loss(rate, capacities[:n].tolist())[:2] for n in limits}
 
 
-def fluid(scenario: Scenario) -> float:
-    """Requests that could be served at most: what arrives or what can be done, at each moment.
+def fluid(scenario: Scenario) -> list[float]:
+    """Requests that could be served: what arrives or what can be done, the less at each moment.
 
-    The bound ignores randomness and lets a queue carry nothing from one moment to the next
-    but what is served within the SLO, so work that arrives in a peak is lost above capacity.
+    No randomness, and no work carried from one moment to the next: bursts count with their
+    mean, and clients who come back later are not foreseen. Pauses take their time away.
+
+    Returns:
+        Requests, for each phase.
     """
-    total = 0.0
+    found: list[float] = []
     for phase in scenario.phases:
         first, last = build.rate_of(scenario, phase)
         steps = np.linspace(0.0, 1.0, 1001)
@@ -71,11 +74,15 @@ def fluid(scenario: Scenario) -> float:
             count = stage.count if change is None or change.count is None else change.count
             speed = stage.speed if change is None or change.speed is None else change.speed
             most = build.changed(stage, count, speed).most
+            if phase.pauses is not None:
+                stood = len(build.pauses_of(phase)) * phase.pauses.seconds
+                most *= 1.0 - stood / phase.seconds
             possible = np.minimum(
                 possible, most / (stage.time.average * (low + (high - low) * steps))
             )
-        total += float(np.trapezoid(np.minimum(offered, possible), steps)) * phase.seconds
-    return total
+        served = float(np.trapezoid(np.minimum(offered, possible), steps)) * phase.seconds
+        found.append(served)
+    return found
 
 
 def by_priority(offered: Sequence[float], capacity: float) -> list[float]:

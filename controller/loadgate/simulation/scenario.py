@@ -110,6 +110,10 @@ class Pauses(_Table, frozen=True):
     every: Positive
     seconds: Positive
 
+    def __post_init__(self) -> None:
+        if self.seconds >= self.every:
+            raise PolicyError("seconds", f"{self.seconds:g} must be below every {self.every:g}")
+
 
 class Phase(_Table, frozen=True):
     """A stretch of time with its own load and service.
