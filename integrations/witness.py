@@ -1,0 +1,259 @@
+"""Who was refused lately, and why? What a metric cannot hold: examples, clients, trace ids.
+
+A `Witness` stands where a `DecisionLog` stands (it is one):
+
+    witness = Witness(explained=True)
+    app = AdmissionMiddleware(app, controller, log=witness)
+    REGISTRY.register(LoadgateCollector(controller, witness=witness))
+
+Without the ASGI layer call `witness.refused(error.refusal, client, error.status, clock())`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from loadgate.decisions import Reason, Refuse
+from loadgate.explain import explain
+from loadgate.integrations.decision_log import Client, DecisionLog
+from loadgate.integrations.frequent import Frequent
+from loadgate.integrations.identity import KeyHasher
+
+# Refusals kept of each reason: a flood of one must not push out the only example of another.
+KEPT: Final = 5
+# Seconds that a client stays on the list of those refused most, once it is there. Every change of
+# the list is a new series in Prometheus: 20 clients make 2,880 a day at most.
+STAY: Final = 600.0
+# The longest list: beyond it Prometheus pays for what nobody reads.
+MOST: Final = 20
+# Hexadecimal digits of a client's hash: 2^48 values, no two of a few thousand clients collide.
+DIGITS: Final = 12
+# What is summed up as one, and what has no name.
+OTHER: Final = "other"
+ANONYMOUS: Final = "anonymous"
+
+
+class Seen(NamedTuple):
+    """One refusal as it happened."""
+
+    at: float
+    refusal: Refuse
+    client: Client
+    status: int
+    trace_id: str
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """One refusal as it is shown; nothing in it says who the client is.
+
+    Attributes:
+        at: Seconds since the epoch.
+        stage: Which stage refused.
+        reason: Why.
+        status: What the client saw.
+        client: The keyed hash of its key or keys.
+        observed: The number that was compared.
+        bound: What it was compared with.
+        retry_after: Seconds, None where no attempt can ever pass.
+        explanation: For the operator, in words.
+        trace_id: The trace it belongs to, empty without one.
+    """
+
+    at: float
+    stage: str
+    reason: str
+    status: int
+    client: str
+    observed: float
+    bound: float
+    retry_after: float | None
+    explanation: str
+    trace_id: str
+
+
+class Example(NamedTuple):
+    """A request that belongs to a number.
+
+    Attributes:
+        trace_id: The trace.
+        value: What was counted: 1 for a refusal, seconds for a latency.
+        at: Seconds since the epoch.
+    """
+
+    trace_id: str
+    value: float
+    at: float
+
+
+class Witness(DecisionLog):
+    """Remembers examples of refusals and who is refused most; logs like its parent.
+
+    Args:
+        logs: Whether it writes to the log at all.
+        top: How many clients to export by name (a keyed hash), at most 20; 0 for none.
+        slow: Seconds from which on a latency is an example.
+        wall: Seconds since the epoch.
+        hasher: Hashes client keys, see `DecisionLog`.
+        **log: What `DecisionLog` takes.
+
+    Raises:
+        ValueError: `top` is out of bounds, or what `DecisionLog` raises.
+
+    Attributes:
+        refused_examples: The last refusal that belongs to a trace, by reason.
+        slow_examples: The last slow request that belongs to a trace, by the decade of its
+            latency.
+    """
+
+    def __init__(
+        self,
+        *,
+        logs: bool = True,
+        top: int = 0,
+        slow: float = 1.0,
+        wall: Callable[[], float] = time.time,
+        hasher: KeyHasher | None = None,
+        **log: Any,
+    ) -> None:
+        if not 0 <= top <= MOST:
+            raise ValueError(f"top: {top!r} is not from 0 to {MOST}")
+        self._hash = KeyHasher() if hasher is None else hasher
+        super().__init__(hasher=self._hash, **log)
+        self._logs = logs
+        self._top = top
+        self._slow = slow
+        self._wall = wall
+        self._last: dict[Reason, deque[Seen]] = {reason: deque(maxlen=KEPT) for reason in Reason}
+        self._frequent = Frequent[str | bytes]()
+        self._listed: dict[str | bytes, float] = {}
+        self.refused_examples: dict[Reason, Example] = {}
+        self.slow_examples: dict[int, Example] = {}
+
+    def refused(
+        self,
+        refusal: Refuse,
+        client: Client,
+        status: int,
+        now: float,
+        *,
+        algorithm: str = "",
+        store_time: float | None = None,
+    ) -> None:
+        """Remember a refusal, and write a line about it as `DecisionLog` does."""
+        at = self._wall()
+        trace_id = current_trace_id()
+        reason = refusal.reason
+        self._last[reason].append(Seen(at, refusal, client, status, trace_id))
+        self._frequent.add(_one_key(client), now)
+        if trace_id:
+            self.refused_examples[reason] = Example(trace_id, 1.0, at)
+        if self._logs:
+            super().refused(
+                refusal, client, status, now, algorithm=algorithm, store_time=store_time
+            )
+
+    def answered(self, latency: float) -> None:
+        """Keep a slow request as an example, if it belongs to a trace.
+
+        Args:
+            latency: Seconds from its place to the first message of its answer.
+        """
+        if latency >= self._slow and (trace_id := current_trace_id()):
+            decade = len(str(int(latency)))
+            self.slow_examples[decade] = Example(trace_id, latency, self._wall())
+
+    def sightings(self, most: int = 20) -> list[Sighting]:
+        """The last refusals, the newest first, a few of each reason."""
+        seen = sorted(
+            (one for kept in self._last.values() for one in kept),
+            key=lambda one: one.at,
+            reverse=True,
+        )
+        return [self._shown(one) for one in seen[:most]]
+
+    def top_share(self, now: float) -> float:
+        """The share of the refusals of the last 5 to 10 minutes that hit one client, 0 to 1."""
+        counts = self._frequent.counts(now)
+        return max(counts.values(), default=0) / max(1, self._frequent.total(now))
+
+    def clients(self, now: float) -> int:
+        """Clients refused in the last 5 to 10 minutes; above 256 only the frequent are told."""
+        return len(self._frequent.counts(now))
+
+    def top(self, now: float) -> dict[str, int]:
+        """Refusals of the last 5 to 10 minutes by the hashes of those refused most, and `other`.
+
+        A client that is on the list stays for ten minutes at least. Empty unless asked for.
+        """
+        if not self._top:
+            return {}
+        counts = self._frequent.counts(now)
+        listed = {
+            key: since
+            for key, since in self._listed.items()
+            if now - since < STAY or counts.get(key, 0)
+        }
+        best = list(counts)[: self._top]
+        # Who has stayed long enough makes room for one that is refused more.
+        for key in sorted(listed, key=lambda key: counts.get(key, 0)):
+            newcomers = sum(one not in listed for one in best)
+            if len(listed) + newcomers <= self._top:
+                break
+            if key not in best and now - listed[key] >= STAY:
+                del listed[key]
+        for key in best:
+            if len(listed) < self._top:
+                listed.setdefault(key, now)
+        self._listed = listed
+        shown = {self._name(key): counts.get(key, 0) for key in listed}
+        shown[OTHER] = self._frequent.total(now) - sum(shown.values())
+        return shown
+
+    def _shown(self, one: Seen) -> Sighting:
+        refusal = one.refusal
+        client = one.client
+        if isinstance(client, Mapping):
+            name = ",".join(f"{key}:{self._name(value)}" for key, value in client.items())
+        else:
+            name = self._name(_one_key(client))
+        never = refusal.retry_after == float("inf")
+        return Sighting(
+            at=one.at,
+            stage=refusal.stage.value,
+            reason=refusal.reason.value,
+            status=one.status,
+            client=name or ANONYMOUS,
+            observed=refusal.observed,
+            bound=refusal.bound,
+            retry_after=None if never else refusal.retry_after,
+            explanation=explain(refusal),
+            trace_id=one.trace_id,
+        )
+
+    def _name(self, key: str | bytes) -> str:
+        return self._hash(key)[:DIGITS] if key else ANONYMOUS
+
+
+def _one_key(client: Client) -> str | bytes:
+    """What stands for a client that has several keys: the first, which is the narrowest."""
+    if client is None:
+        return ""
+    if isinstance(client, str | bytes):
+        return client
+    return next((value for value in client.values() if isinstance(value, str | bytes)), "")
+
+
+def current_trace_id() -> str:
+    """The trace that runs now, in hexadecimal; empty without one, or without OpenTelemetry."""
+    # Whoever has not imported it traces nothing; looking it up costs 50 ns.
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return ""
+    context = trace.get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else ""

@@ -1,0 +1,147 @@
+"""Examples of refusals are kept without saying who the clients are."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics import exposition
+
+from loadgate import AdmissionController, Policy, Rate, RateLimited, Reason
+from loadgate.decisions import Refuse, Stage
+from loadgate.integrations import witness as module
+from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.prometheus import LoadgateCollector
+from loadgate.integrations.witness import Witness
+from loadgate.testing import VirtualClock
+
+RATE = Refuse(Stage.RATE, Reason.RATE, 2.0, 1.0, 0.0, "per-client")
+FULL = Refuse(Stage.LIMIT, Reason.QUEUE_FULL, 1.0, 12.0, 10.0)
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(module, "current_trace_id", lambda: "ab" * 16)
+    return "ab" * 16
+
+
+def test_a_flood_of_one_reason_hides_no_other() -> None:
+    moments = iter(range(1000))
+    witness = Witness(logs=False, wall=lambda: float(next(moments)))
+    witness.refused(FULL, "quiet", 503, 0.0)
+    for _ in range(500):
+        witness.refused(RATE, "loud", 429, 0.0)
+    shown = witness.sightings()
+    assert [one.reason for one in shown] == ["rate"] * 5 + ["queue_full"]
+    assert [one.at for one in shown] == [500.0, 499.0, 498.0, 497.0, 496.0, 0.0]
+    assert "12 were waiting, at most 10" in shown[-1].explanation
+    assert witness.top_share(0.0) == pytest.approx(500 / 501)
+    assert witness.clients(0.0) == 2
+
+
+def test_what_is_shown_holds_hashes_and_no_keys() -> None:
+    witness = Witness(logs=False, top=5)
+    witness.refused(RATE, "secret-key", 429, 0.0)
+    witness.refused(RATE, {"account": "secret-account", "address": "secret-address"}, 429, 0.0)
+    witness.refused(RATE, None, 429, 0.0)
+    clients = {one.client for one in witness.sightings()}
+    assert len(clients) == 3
+    assert "anonymous" in clients
+    assert "secret" not in str(witness.sightings()) + str(witness.top(0.0))
+
+
+def test_a_refusal_that_can_never_pass_has_no_time_to_return() -> None:
+    witness = Witness(logs=False)
+    witness.refused(Refuse(Stage.RATE, Reason.RATE, float("inf"), 9.0, 5.0, "r"), "a", 429, 0.0)
+    assert witness.sightings()[0].retry_after is None
+
+
+def test_it_logs_as_its_parent_does_unless_told_not_to(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Witness(logs=False).refused(FULL, "a", 503, 0.0)
+    assert not caplog.records
+    Witness().refused(FULL, "a", 503, 0.0)
+    assert "reason=queue_full" in caplog.text
+
+
+def test_the_list_of_clients_is_bounded_sticky_and_adds_up() -> None:
+    witness = Witness(logs=False, top=2)
+    for client, count in (("a", 5), ("b", 4), ("c", 1)):
+        for _ in range(count):
+            witness.refused(RATE, client, 429, 0.0)
+    first = witness.top(0.0)
+    assert sorted(first.values(), reverse=True) == [5, 4, 1]
+    assert first["other"] == 1
+    for _ in range(100):
+        witness.refused(RATE, "c", 429, 10.0)
+    # c is refused most by now, but nobody leaves the list before ten minutes have passed.
+    assert set(witness.top(10.0)) == set(first)
+    assert witness.top(10.0)["other"] == 101
+    for _ in range(100):
+        witness.refused(RATE, "c", 429, 601.0)
+    after = witness.top(601.0)
+    assert len(after) <= 3
+    assert set(after) != set(first)
+    assert max(after.values()) >= 100
+    assert after["other"] >= 0
+
+
+def test_nobody_is_listed_unless_asked_for() -> None:
+    witness = Witness(logs=False)
+    witness.refused(RATE, "a", 429, 0.0)
+    assert witness.top(0.0) == {}
+    with pytest.raises(ValueError, match="top: 21 is not from 0 to 20"):
+        Witness(top=21)
+
+
+@pytest.mark.anyio
+async def test_refused_and_slow_requests_that_are_traced_become_exemplars(trace: str) -> None:
+    policy = Policy(rates=[Rate("per-client", limit=1, per=3600.0)])
+    clock = VirtualClock()
+    controller = AdmissionController(policy, clock=clock)
+    witness = Witness(logs=False, top=3)
+    timer = DecisionTimer(controller, every=1)
+    registry = CollectorRegistry()
+    registry.register(LoadgateCollector(controller, witness=witness, decisions=timer))
+    async with controller:
+        async with controller.admit("a"):
+            clock.advance(2.0)
+        witness.answered(2.0)
+        witness.answered(0.01)  # fast ones are no examples
+        with pytest.raises(RateLimited) as caught:
+            await controller.admit("a").__aenter__()
+        witness.refused(caught.value.refusal, "a", 429, clock())
+    page = exposition.generate_latest(registry).decode()
+    exemplars = [line for line in page.splitlines() if " # {" in line]
+    assert len(exemplars) == 2, exemplars
+    for start, value in (("loadgate_requests_total", "1.0"), ("loadgate_latency_seconds", "2.0")):
+        (line,) = (line for line in exemplars if line.startswith(start))
+        assert f'# {{trace_id="{trace}"}} {value} ' in line
+    at = {"controller": "default"}
+    assert registry.get_sample_value("loadgate_top_refused_share_ratio", at) == 1.0
+    assert registry.get_sample_value("loadgate_refused_clients", at) == 1.0
+    assert registry.get_sample_value("loadgate_decision_duration_seconds_count", at) == 2
+    assert registry.get_sample_value("loadgate_top_refused", at | {"client": "other"}) == 0
+
+
+@pytest.mark.anyio
+async def test_one_decision_in_many_is_timed_and_none_is_changed() -> None:
+    policy = Policy(rates=[Rate("per-client", limit=50, per=3600.0)])
+    controller = AdmissionController(policy, clock=VirtualClock())
+    timer = DecisionTimer(controller, every=10)
+    refused = 0
+    async with controller:
+        for _ in range(100):
+            try:
+                async with controller.admit("a", priority="critical") as permit:
+                    assert permit.quotas[0].rate == "per-client"
+            except RateLimited:
+                refused += 1
+        with controller.try_admit("b"):
+            pass
+    assert refused == 50
+    assert timer.freeze().count == 10
+    assert controller.snapshot().classes["critical"].admitted == 50
+    with pytest.raises(ValueError, match="every: 0"):
+        DecisionTimer(controller, every=0)
