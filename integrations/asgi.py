@@ -203,7 +203,8 @@ class AdmissionMiddleware:
             except BaseException as error:
                 exchange.raised(error)
                 raise
-            exchange.returned()
+            if exchange.holds or not exchange.ended:
+                exchange.returned()
         else:
             await self._go_on(permit, scope, receive, send)
 
