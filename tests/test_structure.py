@@ -32,6 +32,7 @@ STAIRCASE = [
     {"errors"},
     {"limits", "rates", "shedding"},
     {"telemetry", "waiting"},
+    {"shared"},
     {"admission", "policy", "signals"},
     {"permit", "controller", "guard"},
     {"simulation", "testing"},

@@ -207,6 +207,24 @@ class Admission:
         # A limit may rise the moment it hears of a waiter; then the wait is already over.
         return ADMIT if ticket.runs() else Wait(ticket.until)
 
+    def refuse_early(self, ticket: Ticket, now: float) -> Refuse | None:
+        """Refuse a NEW ticket for which there is no hope, before it asks anything that takes time.
+
+        Returns:
+            None if it may go on; nothing has happened then.
+        """
+        if self.in_flight < self.places and ticket.deadline > now:
+            return None
+        if self.draining or ticket.deadline <= now:
+            return self.refuse_at_once(ticket, now)
+        if self.observe or (self.room.depth < self._max_depth and self._max_queue > 0.0):
+            return None
+        lower = range(ticket.level + 1, self.room.classes)
+        if any(self.room.depth_of(level) for level in lower):
+            return None  # one of them would make room
+        depth, bound = self.room.depth, self._max_depth
+        return self._told(self._refuse(ticket, Stage.LIMIT, Reason.QUEUE_FULL, depth, bound), now)
+
     def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
         """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
         if self.draining or ticket.deadline <= now:

@@ -20,6 +20,7 @@ from loadgate.limits.fixed import FixedLimit
 from loadgate.permit import Permit, check_request
 from loadgate.policy import Concurrency, Policy, Queue
 from loadgate.rates.group import Client, RateSet
+from loadgate.shared import SharedRates, connect
 from loadgate.shedding.depth import DepthRule
 from loadgate.signals import LoopWatch
 from loadgate.telemetry import (
@@ -87,6 +88,8 @@ class AdmissionController:
             observe=self.policy.concurrency.mode == "observe",
         )
         self.rates: RateSet | None = None
+        self.shared: SharedRates | None = None
+        self._follow_store(self.policy)
         self.settles = False
         self._classes = self.policy.priorities
         self._follow_policy()
@@ -137,6 +140,8 @@ class AdmissionController:
 
         Takes and raises what `admit` does; a service that is full refuses at once.
         """
+        if self.shared is not None:
+            raise UsageError("try_admit never waits, and a shared rate may have to: use admit")
         permit = self.admit(client, cost, priority, timeout)
         permit.patient = False
         return permit
@@ -211,6 +216,7 @@ class AdmissionController:
         limit = admission.limit.limit
         admitted, refused = sum(telemetry.admitted), sum(telemetry.refused.values())
         max_queue, max_depth = admission.thresholds()
+        store = self.shared.stats() if self.shared is not None else None
         return Snapshot(
             name=self.name,
             at=now,
@@ -253,7 +259,11 @@ class AdmissionController:
             draining=admission.draining,
             algorithm=self.policy.concurrency.algorithm,
             limit_state=admission.limit.explain(),
-            rates=self.rates.stats() if self.rates is not None else {},
+            rates={
+                **(self.rates.stats() if self.rates is not None else {}),
+                **(store.rates if store is not None else {}),
+            },
+            store=store,
         )
 
     # -- changing ----------------------------------------------------------------------
@@ -267,6 +277,7 @@ class AdmissionController:
         Raises:
             UsageError: Called from another loop, or with other priority classes while
                 requests wait in the old ones.
+            PolicyError: It has another shared store: that needs a restart.
         """
         await anyio.lowlevel.checkpoint()
         loop = _running_loop()
@@ -276,6 +287,7 @@ class AdmissionController:
         admission = self.admission
         if tuple(policy.priorities) != tuple(old.priorities) and admission.room.depth:
             raise UsageError("priorities cannot change while requests wait; try again later")
+        self._follow_store(policy)
         self.policy = policy
         limit = admission.limit
         if policy.concurrency != old.concurrency:
@@ -319,6 +331,8 @@ class AdmissionController:
         self._entered = True
         self.claim(_running_loop())
         self.admission.reopen(self.clock())
+        if self.shared is not None:
+            await self.shared.open()
         return self
 
     async def __aexit__(
@@ -331,6 +345,9 @@ class AdmissionController:
         self.admission.close(self.clock())
         self.wake()
         self.watch.stop()
+        if self.shared is not None:
+            with anyio.CancelScope(shield=True):  # bounded; without it a task stays behind
+                await self.shared.close()
         if not self.admission.in_flight:
             self.loop = _UNCLAIMED
             self._trio_token = None
@@ -379,6 +396,8 @@ class AdmissionController:
         """Do what few need: charge rates that count outcomes, notice that nobody runs any more."""
         if self.rates is not None and self.settles:
             self.rates.settle(permit.quotas, now, outcome, permit.status)
+        if self.shared is not None and self.settles and permit.charge is not None:
+            self.shared.settle(permit.charge, outcome, permit.status)
         if self._drained is not None and not self.admission.in_flight:
             self._drained.set()
 
@@ -387,14 +406,21 @@ class AdmissionController:
     def _busy(self) -> bool:
         return self.admission.in_flight > 0 or self.admission.room.depth > 0
 
+    def _follow_store(self, policy: Policy) -> None:
+        if self.shared is not None:
+            self.shared.follow(policy, self.clock())
+        else:
+            self.shared = connect(policy, clock=self.clock, draw=self.draw, name=self.name)
+
     def _follow_policy(self) -> None:
         policy = self.policy
         self.telemetry.classes_changed(self._classes, policy.priorities)
         self._classes = policy.priorities
+        local = [rate for rate in policy.rates if not rate.shared]
         if self.rates is not None:
-            self.rates.update(policy.rates, self.clock())
-        elif policy.rates:
-            self.rates = RateSet(policy.rates)
+            self.rates.update(local, self.clock())
+        elif local:
+            self.rates = RateSet(local)
         self.settles = any(rate.charge != "arrival" for rate in policy.rates)
         self._levels = {name: level for level, name in enumerate(policy.priorities)}
         # Whoever names no class where "default" is none of them is served last.

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 
 from loadgate.admission import ENDED, NEW, WAITING, Ticket
-from loadgate.decisions import Outcome, Quota, Refuse
+from loadgate.decisions import Outcome, Quota, Reason, Refuse
 from loadgate.errors import Overloaded, RateLimited, Rejected, UsageError
+from loadgate.shared import Charge
 
 if TYPE_CHECKING:
     from loadgate.controller import AdmissionController
     from loadgate.rates.group import Client
 
 _SUCCESS: Final = Outcome.SUCCESS
+_RATE: Final = Reason.RATE
+# Beside the states that admission knows: the shared store is being asked.
+_ASKING: Final = -1
 _OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
 
@@ -30,7 +34,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         outcome: What this request showed. Set it when you know better than the default: no
             exception is SUCCESS, an expired timeout OVERLOAD, cancellation CANCELLED, any
             other exception ERROR.
-        quotas: What each local rate answered, in the order of the policy.
+        quotas: What each rate answered: local ones in the order of the policy, then shared ones.
         status: The HTTP status of the answer, for rates that are charged by it.
     """
 
@@ -43,6 +47,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     quotas: tuple[Quota, ...] = ()
     status: int | None = None
     event: anyio.Event | None = None
+    asked: Any = None
+    charge: Charge | None = None
 
     # -- for those who drive it by hand (the ASGI layer); users write `async with` ---------
 
@@ -50,7 +56,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         """Ask for a place, without waiting.
 
         Returns:
-            True if it runs now; False if it stands in the queue, and `settle` must be awaited.
+            True if it runs now; False if it stands in the queue or asks a shared store, and
+            `settle` must be awaited.
 
         Raises:
             RateLimited: The client has nothing left.
@@ -79,6 +86,53 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             self.quotas = charged
         if now - controller.watch.last > controller.stale:
             self._look_at_the_loop(loop, now)
+        if controller.shared is not None:
+            return self._ask_the_store(now)
+        if self.deadline > now and controller.admission.start(self, now):
+            return True
+        return self._queue(now)
+
+    def _ask_the_store(self, now: float) -> bool:
+        """Local rates allow it; what do those say that several processes share?"""
+        controller = self.controller
+        shared = controller.shared
+        assert shared is not None
+        refusal = controller.admission.refuse_early(self, now)
+        if refusal is not None:
+            raise self._refused(refusal, now)
+        try:
+            answer = shared.ask(self.client, self.cost, now)
+        except BaseException:
+            self._refund(now)
+            raise
+        if isinstance(answer, Charge | Refuse):
+            return self._go_on(answer, now)
+        self.asked = answer
+        self.state = _ASKING
+        return False
+
+    async def _hear_the_store(self) -> None:
+        controller = self.controller
+        shared = controller.shared
+        assert shared is not None
+        try:
+            answer = await shared.answer(self.asked)
+        except BaseException:
+            self.abandon()
+            raise
+        self.asked = None
+        self.state = NEW
+        self._go_on(answer, controller.clock())
+
+    def _go_on(self, answer: Charge | Refuse, now: float) -> bool:
+        """The shared rates have answered: take a place, or wait for one."""
+        controller = self.controller
+        if isinstance(answer, Refuse):
+            self._refund(now)
+            controller.count_rate_refusal(self, answer)
+            raise RateLimited(answer) if answer.reason is _RATE else Overloaded(answer)
+        self.charge = answer
+        self.quotas += answer.quotas
         if self.deadline > now and controller.admission.start(self, now):
             return True
         return self._queue(now)
@@ -107,14 +161,17 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         return self.runs()
 
     async def settle(self) -> None:
-        """Wait for the place that `begin` could not give at once.
+        """Wait for the shared store, and for the place that `begin` could not give at once.
 
         Cancelling it is safe: the place, even one just granted, goes to the next.
 
         Raises:
+            RateLimited: The client has nothing left of a shared rate.
             Overloaded: No place became free in time, or somebody else needed the wait more.
         """
         controller = self.controller
+        if self.state == _ASKING:
+            await self._hear_the_store()
         try:
             if self.state == WAITING:
                 self.event = anyio.Event()
@@ -137,7 +194,13 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         """Leave: out of the queue, or out of a place that nothing used yet."""
         controller = self.controller
         now = controller.clock()
-        if controller.admission.leave(self, now):
+        if self.state == _ASKING:
+            self.state = ENDED
+            if controller.shared is not None:
+                controller.shared.abandon(self.asked)
+            controller.telemetry.left += 1
+            self._refund(now)
+        elif controller.admission.leave(self, now):
             self._refund(now)
         else:
             self.release(Outcome.CANCELLED)
@@ -212,7 +275,10 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         rates = self.controller.rates
         if rates is not None and self.quotas:
             rates.refund(self.quotas, now)
-            self.quotas = ()
+        self.quotas = ()
+        if self.charge is not None and self.controller.shared is not None:
+            self.controller.shared.refund(self.charge)
+            self.charge = None
 
 
 def outcome_of(kind: type[BaseException]) -> Outcome:

@@ -20,9 +20,10 @@ from loadgate import limits
 from loadgate.errors import PolicyError
 from loadgate.limits.settings import real
 from loadgate.rates.spec import Rate
+from loadgate.shared import Store
 from loadgate.waiting import Discipline
 
-__all__ = ["Concurrency", "Mode", "Policy", "Queue", "Rate", "Signals"]
+__all__ = ["Concurrency", "Mode", "Policy", "Queue", "Rate", "Signals", "Store"]
 
 Mode = Literal["enforce", "observe", "off"]
 """`observe` decides and counts what would have been refused; `off` does not even ask."""
@@ -143,6 +144,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         queue: How long and how deep requests may wait.
         priorities: Names of the priority classes, the first is served first.
         signals: What else says that the process is full.
+        store: Where the rates that are `shared` keep their state.
 
     Raises:
         PolicyError: A setting is wrong; its `path` says which.
@@ -153,6 +155,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     queue: Queue = Queue()
     priorities: Sequence[str] = ("critical", "default", "background")
     signals: Signals = Signals()
+    store: Store | None = None
 
     def __post_init__(self) -> None:
         for path, value, kind in (
@@ -170,7 +173,16 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
                 raise PolicyError(f"rates[{index}]", f"{rate!r} is not a Rate")
             if rate.name in seen:
                 raise PolicyError(f"rates[{index}].name", f"{rate.name!r} is used twice")
+            if rate.shared and self.store is None:
+                raise PolicyError(f"rates[{index}].shared", "needs a store: url and secret")
             seen.add(rate.name)
+        if self.store is not None:
+            if not isinstance(self.store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+                raise PolicyError("store", f"{self.store!r} is not a Store")
+            try:
+                self.store.check(self.rates)
+            except PolicyError as error:
+                raise error.under("store") from None
         if not self.priorities:
             raise PolicyError("priorities", "at least one class is needed")
         for index, name in enumerate(self.priorities):
@@ -236,6 +248,7 @@ def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
         "concurrency": Concurrency,
         "queue": Queue,
         "signals": Signals,
+        "store": Store,
     }
     return parts.get(first, kind)
 

@@ -271,6 +271,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         algorithm: The name of the limit's algorithm.
         limit_state: What the limit says of itself (`Limit.explain`).
         rates: What each rate says of itself, by name.
+        store: How the shared store fares (`StoreStats`), None without one.
     """
 
     name: str
@@ -306,3 +307,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str
     limit_state: dict[str, Any]
     rates: dict[str, Any]
+    store: Any = None

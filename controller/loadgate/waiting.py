@@ -83,6 +83,11 @@ class WaitingRoom(Generic[T]):
                 return waiters.popitem()[0]
         return None
 
+    @property
+    def classes(self) -> int:
+        """Number of priority classes."""
+        return len(self._classes)
+
     def depth_of(self, level: int) -> int:
         """Waiters of one class."""
         return len(self._classes[level])

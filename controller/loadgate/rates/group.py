@@ -387,3 +387,8 @@ class RateSet:
         """The settings of the rate of this name."""
         member = self._members.get(name)
         return None if member is None else member.rate
+
+
+# A shared store finds keys by the same rules, and keeps a local limiter for when it is away.
+Member = _Member
+NOBODY: Final = _NOBODY

@@ -1,0 +1,317 @@
+"""What does the controller ask of a store that several processes share?
+
+A store answers for the rates marked as shared. The controller knows only what is written here;
+which store it is, and how it is reached, an integration knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadgate.decisions import Outcome, Quota, Refuse
+from loadgate.errors import PolicyError, UsageError
+from loadgate.rates.group import Client, RateStats
+from loadgate.rates.spec import Rate, one_of, positive
+from loadgate.telemetry import HistogramSnapshot
+
+OnFailure = Literal["emergency", "open", "closed"]
+ON_FAILURE: Final = ("emergency", "open", "closed")
+
+StoreMode = Literal["strict", "local"]
+_MODES: Final = ("strict", "local")
+
+# Seconds a decision may take. Ten times a round trip in a data centre, and an eighth of what a
+# person notices; a busy event loop alone is late by a few milliseconds.
+_BUDGET: Final = 0.01
+
+# Shorter ones could be guessed, and with them the clients behind hashed keys.
+_LEAST_SECRET: Final = 16
+
+# Which integration speaks to which URL.
+_OPENERS: Final = {
+    "redis": "loadgate.integrations.redis:RedisStore",
+    "valkey": "loadgate.integrations.redis:RedisStore",
+    "unix": "loadgate.integrations.redis:RedisStore",
+}
+
+
+class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where shared rates keep their state, and what happens when it is away.
+
+    Attributes:
+        url: `redis://host:6379/0`, `rediss://user:password@host`, `redis+cluster://a:7000,b:7000`,
+            `redis+sentinel://a:26379/service`, `unix:///run/redis.sock`; or `env:NAME` to read it
+            from the environment, where passwords belong.
+        secret: What all processes of the deployment share and nobody else knows, at least 16
+            characters; keys leave the process only hashed with it. Or `env:NAME`.
+        mode: "strict" asks the store for each request; "local" decides in memory against shares
+            leased from it.
+        on_failure: What happens while the store does not answer: "emergency" (each process
+            grants its part of the rate), "open" (everybody passes) or "closed" (503).
+            "emergency" when left out; rates that are charged by outcome guard something, so
+            with them it must be written down.
+        overrides: Other choices for single rates, by their names.
+        budget: Seconds a decision may take, 0.001 to 1.
+        share: The part of each rate that one process grants in an emergency, above 0 and at most
+            1; None divides by the processes that were there last.
+        overdraft: Local mode: cost units that each process may admit of each key beyond what it
+            has leased. The store's own bound grows by this much for each process, and no more.
+        lease: Local mode: seconds after which an unused share returns, 0.2 to 60.
+        prefix: What all keys in the store begin with.
+
+    Raises:
+        PolicyError: A value is wrong.
+    """
+
+    url: str
+    secret: str
+    mode: StoreMode = "strict"
+    on_failure: OnFailure | None = None
+    overrides: Mapping[str, OnFailure] = {}
+    budget: float = _BUDGET
+    share: float | None = None
+    overdraft: float = 0.0
+    lease: float = 1.0
+    prefix: str = "loadgate"
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            raise PolicyError("url", "is empty; write redis://host:6379")
+        if not self.secret.startswith("env:") and len(self.secret) < _LEAST_SECRET:
+            raise PolicyError(
+                "secret",
+                f"must have at least {_LEAST_SECRET} characters; make one with "
+                "python -c 'import secrets; print(secrets.token_urlsafe())'",
+            )
+        one_of("mode", self.mode, _MODES)
+        if self.on_failure is not None:
+            one_of("on_failure", self.on_failure, ON_FAILURE)
+        for name, choice in self.overrides.items():
+            one_of(f"overrides.{name}", choice, ON_FAILURE)
+        _between("budget", self.budget, 0.001, 1.0)
+        _between("lease", self.lease, 0.2, 60.0)
+        if self.share is not None and not 0.0 < positive("share", self.share) <= 1.0:
+            raise PolicyError("share", f"must be above 0 and at most 1, not {self.share:g}")
+        if not 0.0 <= self.overdraft < 1e9:
+            raise PolicyError("overdraft", f"must be at least 0, not {self.overdraft!r}")
+        if not self.prefix or not self.prefix.isascii() or set(self.prefix) & set("{} \n\r\t"):
+            raise PolicyError("prefix", f"must be plain text without braces, not {self.prefix!r}")
+
+    def check(self, rates: Sequence[Rate]) -> None:
+        """Refuse what does not fit the rates of the policy.
+
+        Raises:
+            PolicyError: A rate that guards something does not say what happens without the store,
+                or an override names none.
+        """
+        names = {rate.name for rate in rates if rate.shared}
+        for name in self.overrides:
+            if name not in names:
+                raise PolicyError(f"overrides.{name}", "is the name of no shared rate")
+        for rate in rates:
+            silent = self.on_failure is None and rate.name not in self.overrides
+            if rate.shared and rate.on_outcome and silent:
+                raise PolicyError(
+                    "on_failure",
+                    f"must be chosen, because {rate.name!r} is charged by outcome and so guards "
+                    f"something: {', '.join(ON_FAILURE)}",
+                )
+
+    def failure(self, name: str) -> OnFailure:
+        """What happens to the rate `name` while the store is away."""
+        return self.overrides.get(name) or self.on_failure or "emergency"
+
+    def __repr__(self) -> str:
+        """Without what is secret."""
+        scheme = self.url.partition(":")[0]
+        return f"Store(url='{scheme}:…', mode={self.mode!r}, on_failure={self.on_failure!r})"
+
+    def __rich_repr__(self) -> Any:
+        yield "url", f"{self.url.partition(':')[0]}:…"
+        yield "mode", self.mode
+        yield "on_failure", self.on_failure
+
+
+def _between(path: str, value: float, low: float, high: float) -> None:
+    if not low <= positive(path, value) <= high:
+        raise PolicyError(path, f"must be between {low:g} and {high:g}, not {value:g}")
+
+
+class Charge:
+    """What shared rates answered to a request that may go on, and the receipt for it.
+
+    Attributes:
+        quotas: One for each shared rate that applied, in the order of the rates.
+        source: Who decided: `store`, `lease`, `emergency`, `open`.
+        receipt: What the store needs to give it back.
+    """
+
+    __slots__ = ("quotas", "receipt", "source")
+
+    def __init__(self, quotas: tuple[Quota, ...], source: str, receipt: Any) -> None:
+        self.quotas = quotas
+        self.source = source
+        self.receipt = receipt
+
+
+class StoreStats(msgspec.Struct, frozen=True):
+    """How a shared store fares.
+
+    Attributes:
+        state: `closed` (working), `half-open` (back, being probed) or `open` (away).
+        connected: Whether a connection stands.
+        decisions: By who decided: `store`, `cache` (refused before, and still), `lease`,
+            `emergency`, `open`, `closed`, `none` (no shared rate applied).
+        troubles: Questions without an answer, by why: `timeout`, `lost`, `failed`, `stale`,
+            `open`, `saturated`, `closed`, `wrong_type`.
+        incidents: How often the store went away.
+        away: Seconds it was away, until now.
+        oldest: Age of the oldest call without an answer, seconds.
+        waiting: Requests that wait for the store now.
+        calls: Calls made.
+        asked: Questions in them.
+        stale: Questions the store saw too late, so that it did nothing.
+        late: Answers that nobody waited for any more.
+        stalls: Times when our event loop was late and the store was not blamed.
+        connections: Connections made.
+        given_back: Charges returned because the request was turned away.
+        forgotten: Charges that should have been returned and could not be.
+        nodes: Processes that use the store, as far as known.
+        wait: Seconds that requests waited for the store.
+        rates: What each shared rate has done.
+    """
+
+    state: str
+    connected: bool
+    decisions: dict[str, int]
+    troubles: dict[str, int]
+    incidents: int
+    away: float
+    oldest: float
+    waiting: int
+    calls: int
+    asked: int
+    stale: int
+    late: int
+    stalls: int
+    connections: int
+    given_back: int
+    forgotten: int
+    nodes: int
+    wait: HistogramSnapshot
+    rates: dict[str, RateStats]
+
+
+class Pending(Protocol):
+    """A question that is under way to the store."""
+
+
+class SharedRates(Protocol):
+    """The shared rates of one controller. It lives in one event loop."""
+
+    def ask(self, client: Client, cost: float, now: float) -> Charge | Refuse | Pending:
+        """Charge all shared rates that apply, or none.
+
+        Returns:
+            The decision if it can be had at once; else the question, which `answer` must be
+            awaited for (or `abandon` called).
+
+        Raises:
+            TypeError: The client has the wrong type.
+            ValueError: The cost means nothing.
+        """
+        ...
+
+    async def answer(self, pending: Any) -> Charge | Refuse:
+        """The decision that `ask` could not give at once, within the budget whatever happens."""
+        ...
+
+    def abandon(self, pending: Any) -> None:
+        """Nobody waits for the answer any more; what it charges is given back."""
+        ...
+
+    def refund(self, charge: Charge) -> None:
+        """Give back in the background: the request was turned away."""
+        ...
+
+    def settle(self, charge: Charge, outcome: Outcome, status: int | None) -> None:
+        """The request has ended: charge the rates that wait for its outcome, in the background."""
+        ...
+
+    def follow(self, policy: Any, now: float) -> None:
+        """Go on under the rates of another policy.
+
+        Raises:
+            PolicyError: The store itself is another; that needs a restart.
+        """
+        ...
+
+    async def open(self) -> None:
+        """Connect now rather than with the first request.
+
+        Raises:
+            PolicyError: The store can be reached but cannot be used as it is set up.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """How the store fares."""
+        ...
+
+
+def connect(
+    policy: Any,
+    *,
+    clock: Callable[[], float],
+    draw: Callable[[], float],
+    name: str,
+) -> SharedRates | None:
+    """The shared rates of `policy`, None if it has none.
+
+    Raises:
+        PolicyError: The store's settings are wrong.
+        UsageError: What speaks to such a store is not installed.
+    """
+    store: Store | None = policy.store
+    if store is None or not any(rate.shared and rate.mode != "off" for rate in policy.rates):
+        return None
+    url = resolve(store.url, "store.url")
+    scheme = urlsplit(url).scheme.lower()
+    family = "redis" if scheme.startswith("rediss") else scheme.partition("+")[0].removesuffix("s")
+    try:
+        opener = resolve_name(_OPENERS[family])
+    except KeyError:
+        known = ", ".join(_OPENERS)
+        raise PolicyError("store.url", f"scheme {scheme!r} is unknown; known: {known}") from None
+    except ImportError as error:
+        raise UsageError(
+            f"shared rates need an optional package ({error}): pip install 'loadgate[redis]'"
+        ) from error
+    shared: SharedRates = opener(policy, clock=clock, draw=draw, name=name)
+    return shared
+
+
+def resolve(text: str, path: str) -> str:
+    """`text`, or what the environment variable NAME holds if it is `env:NAME`.
+
+    Raises:
+        PolicyError: There is no such variable.
+    """
+    if not text.startswith("env:"):
+        return text
+    import os
+
+    name = text.removeprefix("env:")
+    value = os.environ.get(name)
+    if not value:
+        raise PolicyError(path, f"says {text!r}, but the environment has no {name}")
+    return value

@@ -1,0 +1,94 @@
+"""What is one question to the store, from being asked to being answered, or not?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import anyio
+
+# What `decide.lua` is asked to do.
+CHARGE: Final = 1
+GIVE_BACK: Final = 2
+TAKE: Final = 3
+
+# What it answers.
+REFUSED: Final = 0
+DONE: Final = 1
+STALE: Final = 2
+WRONG_TYPE: Final = 3
+
+
+class Ask:
+    """One request to the script. The caller waits for it at most until `deadline`.
+
+    Attributes:
+        op: What to do.
+        id: Unique to the request; names what it writes into logs.
+        keys: One for each item.
+        items: `[kind, flag, a, c, unit, k, at]` for each key.
+        deadline: Monotonic seconds; executed later it does nothing.
+        answer: What the store said, None while it has not.
+        server_us: The server's clock when it said so, microseconds.
+        over: The wait is over, with or without an answer.
+        trouble: Why there is no answer.
+        tries: How often it was sent again because it certainly had not been done.
+        on_late: Called with the ask when an answer comes after the wait was over.
+    """
+
+    __slots__ = (
+        "_event", "answer", "deadline", "id", "items", "keys", "on_late", "op", "over",
+        "server_us", "tries", "trouble",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op: int,
+        id: str,
+        keys: Sequence[bytes],
+        items: Sequence[Sequence[int]],
+        deadline: float,
+        on_late: Callable[[Ask], None] | None = None,
+    ) -> None:
+        self.op = op
+        self.id = id
+        self.keys = keys
+        self.items = items
+        self.deadline = deadline
+        self.answer: list[int] | None = None
+        self.server_us = 0
+        self.over = False
+        self.trouble = ""
+        self.tries = 0
+        self.on_late = on_late
+        self._event: anyio.Event | None = None
+
+    def message(self, not_after: int) -> list[Any]:
+        """The request as `decide.lua` reads it."""
+        return [self.op, not_after, self.id, *self.items]
+
+    def finish(self, answer: list[int], server_us: int) -> None:
+        """The store has answered."""
+        self.answer = answer
+        self.server_us = server_us
+        if not self.over:
+            self._end()
+        elif self.on_late is not None:
+            self.on_late(self)
+
+    def give_up(self, trouble: str) -> None:
+        """There will be no answer, or none that anybody waits for."""
+        if not self.over:
+            self.trouble = trouble
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Until the wait is over; the link sees to it that it ends in time."""
+        if not self.over:
+            self._event = anyio.Event()
+            await self._event.wait()

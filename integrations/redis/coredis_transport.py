@@ -1,0 +1,280 @@
+"""How does coredis, the client library for asyncio and trio, become a transport?
+
+Retries are switched off, and nothing here outlives its connection: coredis loses slots of its
+pool when callers are cancelled, and never leaves a server that went silent. The link cancels
+nothing inside it and throws the whole client away after any failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, ClassVar, Final
+
+import coredis
+from coredis.connection import BaseConnection, TCPLocation
+from coredis.exceptions import RedisError
+from coredis.retry import NoRetryPolicy
+
+from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError
+from loadgate.integrations.redis.url import Address
+
+# coredis takes the code off the message for those that it has a class for.
+_CODES: Final = {
+    "AskError": "ASK",
+    "AuthenticationFailureError": "WRONGPASS",
+    "AuthenticationRequiredError": "NOAUTH",
+    "AuthorizationError": "NOPERM",
+    "BusyLoadingError": "LOADING",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "CommandNotSupportedError": "UNKNOWN",
+    "MovedError": "MOVED",
+    "NoScriptError": "NOSCRIPT",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+    "UnknownCommandError": "UNKNOWN",
+    "WrongTypeError": "WRONGTYPE",
+}
+
+# Redis 5 and older have no HELLO; 6.2 is the oldest that is tested.
+_TOO_OLD: Final = "the server lacks a command that is needed (Redis 6.2 or newer, or any Valkey)"
+
+# Every failed attempt is an ERROR with a traceback there; the link logs one line per incident.
+_LOGGER: Final = logging.getLogger("coredis")
+
+
+class CoredisTransport:
+    """Connects to `address` with coredis.
+
+    Args:
+        address: Where.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.endpoint = str(address)
+        if _LOGGER.level == logging.NOTSET:
+            _LOGGER.setLevel(logging.CRITICAL)
+
+    def connect(self) -> AbstractAsyncContextManager[Connection]:
+        """Open a connection; StoreError if it cannot be."""
+        return self._connect()
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncGenerator[Connection]:
+        address = self._address
+        options: dict[str, Any] = {
+            "username": address.username,
+            "password": address.password,
+            "retry_policy": NoRetryPolicy(),
+            "decode_responses": False,
+            # The version is not needed, and asking costs every call a look.
+            "verify_version": False,
+        }
+        if address.tls:
+            options["ssl_context"] = _context(address)
+        entered = False
+        try:
+            if address.kind == "cluster":
+                nodes = [TCPLocation(host, port) for host, port in address.hosts]
+                # Its overloads do not see through the options that it answers in bytes.
+                client: Any = coredis.RedisCluster(startup_nodes=nodes, **options)
+                async with client as cluster:
+                    entered = True
+                    yield _ClusterConnection(cluster)
+                return
+            if address.kind == "sentinel":
+                options.pop("verify_version")
+                async with (
+                    coredis.Sentinel(
+                        [TCPLocation(host, port) for host, port in address.hosts],
+                        sentinel_kwargs={"decode_responses": False},
+                        db=address.db,
+                        **options,
+                    ) as sentinel,
+                    sentinel.primary_for(address.service) as client,
+                ):
+                    connection = await _leased(client)
+                    entered = True
+                    yield _ServerConnection(connection)
+                return
+            if address.kind == "socket":
+                options["unix_socket_path"] = address.path
+            else:
+                options["host"], options["port"] = address.hosts[0]
+            async with coredis.Redis(db=address.db, **options) as client:
+                connection = await _leased(client)
+                entered = True
+                yield _ServerConnection(connection)
+        except StoreError:
+            raise
+        except (RedisError, OSError, ssl.SSLError) as error:
+            if entered:
+                raise StoreError(LOST, str(error)) from error
+            raise _translated(error) from error
+
+
+async def _leased(client: coredis.Redis[bytes]) -> BaseConnection:
+    """The connection that all commands share; it stays in the pool of `client`."""
+    pool = client.connection_pool
+    connection: BaseConnection = await pool.get_connection()
+    pool.release(connection)
+    return connection
+
+
+def _context(address: Address) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if address.ca_certs is not None:
+        context.load_verify_locations(address.ca_certs)
+    if address.certfile is not None:
+        context.load_cert_chain(address.certfile, address.keyfile)
+    if not address.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class _ServerConnection:
+    """A single server. Commands go straight to its one multiplexed connection.
+
+    The client's own way takes twice as long per command, for what is not used here: retries,
+    caching, picking a connection.
+    """
+
+    # Two keep the server busy while answers travel; more would only make batches smaller.
+    parallel: ClassVar[int] = 2
+    split: ClassVar[bool] = False
+
+    def __init__(self, connection: BaseConnection) -> None:
+        self._connection = connection
+
+    def probes(self, key: bytes) -> Sequence[bytes]:
+        return [key]
+
+    async def load(self, scripts: Sequence[Script]) -> None:
+        for script in scripts:
+            await _answered(self._connection, b"SCRIPT LOAD", script.text)
+
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
+        reply = await _answered(
+            self._connection, b"EVALSHA", script.sha, len(keys), *keys, argument
+        )
+        return _text(reply)
+
+    def group(self, key: bytes) -> Hashable:
+        return None
+
+    def server(self, key: bytes) -> Hashable:
+        return None
+
+
+class _ClusterConnection:
+    """A cluster: keys of one call must share a slot, and every node has its own clock."""
+
+    # One call per slot: many small ones, which the library joins on each node's connection.
+    parallel: ClassVar[int] = 64
+    split: ClassVar[bool] = True
+
+    def __init__(self, cluster: coredis.RedisCluster[bytes]) -> None:
+        self._cluster = cluster
+
+    def probes(self, key: bytes) -> Sequence[bytes]:
+        found: dict[Hashable, bytes] = {}
+        nodes = len(list(self._cluster.connection_pool.cluster_layout.primaries))
+        number = 0
+        # A node with very few slots may be missed; it is found out by the first request to it.
+        while len(found) < nodes and number < 64 * nodes:
+            probe = b"%b{%d}" % (key, number)
+            found.setdefault(self.server(probe), probe)
+            number += 1
+        return list(found.values())
+
+    async def load(self, scripts: Sequence[Script]) -> None:
+        for script in scripts:
+            await _translating(self._cluster.script_load(script.text))
+
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
+        return _text(await _translating(self._cluster.evalsha(script.sha, keys, [argument])))
+
+    def group(self, key: bytes) -> Hashable:
+        return slot_of(key)
+
+    def server(self, key: bytes) -> Hashable:
+        try:
+            node = self._cluster.connection_pool.cluster_layout.node_for_slot(slot_of(key))
+        except (RedisError, KeyError):
+            return None
+        return (node.host, node.port)
+
+
+def _text(reply: Any) -> bytes:
+    if isinstance(reply, bytes):
+        return reply
+    raise StoreError(LOST, f"an answer of type {type(reply).__name__}")
+
+
+async def _answered(connection: BaseConnection, *words: Any) -> Any:
+    try:
+        request = connection.create_request(*words, decode=False)
+    except RedisError as error:
+        raise StoreError(LOST, str(error)) from error
+    return await _translating(request)
+
+
+async def _translating(reply: Awaitable[Any]) -> Any:
+    try:
+        return await reply
+    except (RedisError, OSError) as error:
+        raise _translated(error) from error
+
+
+def _translated(error: BaseException) -> StoreError:
+    """What went wrong, named by the first cause that has a name."""
+    cause: BaseException | None = error
+    while cause is not None:
+        code = _CODES.get(type(cause).__name__)
+        if code == "UNKNOWN":
+            return StoreError(code, f"{_TOO_OLD}: {cause}")
+        if code is not None:
+            return StoreError(code, str(cause))
+        if type(cause).__name__ == "ResponseError":
+            first, _, rest = str(cause).partition(" ")
+            return StoreError(first, rest) if first.isupper() else StoreError("ERR", str(cause))
+        cause = cause.__cause__ or cause.__context__
+    reasons = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        reasons.append(str(error))
+    return StoreError(LOST, "; ".join(dict.fromkeys(reason for reason in reasons if reason)))
+
+
+def slot_of(key: bytes) -> int:
+    """The cluster slot of `key`: CRC16 of its hash tag modulo 16384 (Redis cluster specification).
+
+    Every key here has its tag in braces.
+    """
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    crc = 0
+    for byte in key:
+        crc = ((crc << 8) & 0xFFFF) ^ _CRC[(crc >> 8) ^ byte]
+    return crc % 16384
+
+
+def _crc_table() -> tuple[int, ...]:
+    table: list[int] = []
+    for byte in range(256):
+        crc = byte << 8
+        for _ in range(8):
+            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+        table.append(crc)
+    return tuple(table)
+
+
+_CRC: Final = _crc_table()

