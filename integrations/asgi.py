@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
-from loadgate.admission import RUNNING
+import anyio
+
+from loadgate.admission import RUNNING, WAITING
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Quota, Reason, Refuse
 from loadgate.errors import Rejected
@@ -275,10 +277,10 @@ class AdmissionMiddleware:
             await self._settle(permit, scope, receive, send, None)
             return
         pump = ReceivePump(receive, self._buffers)
-        if permit.state != RUNNING:
+        if permit.state == WAITING:
             pump.on_gone = partial(_leave_queue, permit)
-            if is_multiplexed(scope):
-                pump.on_full = partial(_end_wait, permit)
+        if is_multiplexed(scope):
+            pump.on_full = partial(_end_wait, permit)
         try:
             await run_beside(pump, partial(self._settle, permit, scope, receive, send, pump))
         except BaseException:
@@ -295,13 +297,21 @@ class AdmissionMiddleware:
     ) -> None:
         refusal: Refuse | None = None
         try:
-            await permit.settle()
+            if pump is None or permit.state == WAITING or permit.state == RUNNING:
+                await permit.settle()
+            else:
+                # A shared store is being asked; that can only be cancelled. The scope costs
+                # 10 µs, which is why the queue has a way without one.
+                with anyio.CancelScope() as asking:
+                    pump.on_gone = asking.cancel
+                    await permit.settle()
         except Rejected as rejected:
             refusal = rejected.refusal
         if pump is not None:
             pump.on_gone = pump.on_full = None
             if refusal is None:
-                if permit.state != RUNNING:
+                if pump.is_over:
+                    permit.abandon()  # also if its turn came at the same moment
                     pump.raise_failure()
                     return  # the client left; nobody would read an answer
                 receive = pump.receive

@@ -22,8 +22,11 @@ _CANCELLED: Final = Outcome.CANCELLED
 _IGNORED: Final = Outcome.IGNORED
 
 
-class Exchange(msgspec.Struct, gc=False):
+class Exchange(msgspec.Struct):
     """One HTTP request and its response.
+
+    Tracked by the garbage collector: a traceback that the server keeps leads from its own object
+    through here back to it.
 
     Attributes:
         permit: The permit to end.
@@ -147,7 +150,7 @@ class Exchange(msgspec.Struct, gc=False):
         self.headers = None
 
 
-class Handshake(msgspec.Struct, gc=False):
+class Handshake(msgspec.Struct):
     """One WebSocket: its handshake, or the whole connection.
 
     How long a handshake takes says little about requests, so it never teaches the limit.
