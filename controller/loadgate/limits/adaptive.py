@@ -1,30 +1,143 @@
-"""How many requests can this service run at once? Find out, and follow it."""
+"""How many requests can this service run at once? Find the knee, stay a little above it.
+
+The derivation, what was tried and dropped, and where it falls short: docs/adaptive.md.
+"""
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any, Final
 
 from loadgate.decisions import Outcome
+from loadgate.limits.levels import Change, Levels
 from loadgate.limits.settings import real
 
 _SUCCESS: Final = Outcome.SUCCESS
 _OVERLOAD: Final = Outcome.OVERLOAD
-_KAPPA: Final = 2.2  # headroom in standard deviations of a Poisson number in flight
+_CANCELLED: Final = Outcome.CANCELLED
+
+# Headroom above the knee in roots of it. A number in flight that fluctuates like a Poisson
+# variable needs about two to keep every place of the knee busy; behind a queue less is enough,
+# because a free place is taken at once.
+HEADROOM_QUEUED: Final = 1.6
+HEADROOM_BARE: Final = 2.5
+HEADROOM_LEAST: Final = 0.2
+# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known.
+WINDOW: Final = 60
+WINDOW_EARLY: Final = 30
+# A window of fewer closes after so many seconds or latencies, if it has eight at all.
+PATIENCE: Final = 2.0
+PATIENCE_LATENCIES: Final = 10.0
+FEWEST: Final = 8
+# Latencies thrown away after a change of the limit: what ends too early is the short requests.
+SETTLE: Final = 1.5
+SETTLE_CLIMBING: Final = 1.0
+SETTLE_SMALL: Final = 0.5
+# Changes beyond these shares count as large and as small ones.
+LARGE: Final = 0.12
+SMALL: Final = 0.04
+# The limit is taken for full when so many were turned away or made to wait, or so much was used.
+FULL_BLOCKED: Final = 0.1
+FULL_USED: Final = 0.93
+# Steps: up while no ceiling is known, up otherwise, down, and how much of a small one is taken.
+CLIMB: Final = 2.0
+CLIMB_CAREFUL: Final = 1.4
+RISE: Final = 1.4
+FALL: Final = 0.7
+DAMPING: Final = 0.4
+# Latency over the unloaded one up to which there is no ceiling, plus one standard error.
+ELASTIC: Final = 0.15
+ELASTIC_CLEARLY: Final = 0.10
+# A probe goes to this share of the knee, where two thirds of the throughput remain.
+PROBE: Final = 0.7
+# Throughput that probes may cost on average; a probe that agrees doubles the interval, 8 x at most.
+PROBE_COST: Final = 0.008
+PROBE_RARELY: Final = 8.0
+PROBE_OFTEN: Final = 0.2
+PROBE_AGREES: Final = 0.1
+# Completions, and completions per unit of the knee, that make the unloaded latency known.
+KNOWN: Final = 40.0
+KNOWN_PER_KNEE: Final = 3.0
+# Share of a window's answers that may be lost before the limit reacts to losses alone.
+LOST: Final = 0.02
+# Seconds without any event after which what was counted is thrown away.
+SILENCE: Final = 60.0
+# The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
+GOLDEN: Final = 0.6180339887498949
+# Seconds a request is believed to take before one has ended.
+FIRST_LATENCY: Final = 0.05
 
 
 class AdaptiveLimit:
-    """Throughput times unloaded latency + √-headroom, learned from windows."""
+    """The limit that finds itself.
+
+    Throughput over concurrency has a knee: the unloaded latency times the best throughput.
+    Below it requests do not disturb each other, above it they only wait. The limit stays a
+    little above, knee + 1.6 roots of it (2.5 where nobody may wait). Both factors come from one
+    table of throughput by level (`Levels`), filled by windows of at least 60 completions and
+    at least one latency:
+
+    - the best throughput from windows in which the limit was full;
+    - the unloaded latency from levels whose throughput is clearly below the best, which arise by
+      themselves when the load is low, while the limit grows, or in short, rare probes;
+    - a window that contradicts its own level says that the service has changed: the table is
+      dropped and the next probe tells more queueing from slower work.
+
+    While no ceiling is known and latency is as good as unloaded, a full limit doubles. A limit
+    that is not full does not grow, and falls only where latency proves a queue. Every rise is
+    spread over one latency, one place at a time: a service of constant times that is filled at
+    once keeps that wave for good and loses a third of its throughput to it.
+
+    Args:
+        initial: The limit at the start; it is left within seconds.
+        min: The lowest limit.
+        max: The highest limit.
+        latency_target: Mean seconds of running that are good enough, a second signal that does
+            not learn: the limit never exceeds target x throughput. Without effect where even the
+            unloaded latency is above it. None, the default, leaves it to the knee.
+    """
 
     __slots__ = (
+        "_area",
+        "_area_stalled",
         "_base",
-        "_bound",
-        "_ends",
+        "_climbing",
+        "_completed",
+        "_crowd",
+        "_due",
+        "_goal",
+        "_goal_settle",
+        "_in_flight",
+        "_last",
+        "_latency",
+        "_levels",
         "_lost",
-        "_n",
+        "_need",
+        "_next_probe",
+        "_occupied",
+        "_opened_with",
+        "_other",
+        "_phase",
+        "_pinned",
+        "_probe_factor",
+        "_probe_start",
+        "_probe_unloaded",
+        "_probes",
+        "_probing",
+        "_queued",
+        "_ramp",
+        "_ramp_from",
+        "_ramp_start",
+        "_reason",
+        "_refused",
+        "_rises",
+        "_settling",
+        "_span",
+        "_spent",
+        "_stalled",
         "_start",
-        "_sum",
-        "_target",
+        "_waited",
+        "_windows",
         "latency_target",
         "limit",
         "max",
@@ -40,34 +153,59 @@ class AdaptiveLimit:
         self.latency_target = (
             None if latency_target is None else real("latency_target", latency_target, 1e-6)
         )
-        self._target = float(initial)
-        self._base = inf
+        self._levels = Levels()
+        self._base = float(initial)  # the level wanted, before probes and rounding
+        self._latency = 0.0  # smoothed mean latency, 0.0 while unknown
+        self._span = FIRST_LATENCY  # mean latency of the last window: the length of a ramp
+        self._occupied = 1.0  # seconds a place is held, in latencies
+        self._climbing = True  # no ceiling is known
+        self._pinned = False  # a window was seen whose limit was really used
+        self._queued = True  # those who find no place may wait
+        self._rises = 0
+        self._windows = 0
+        self._reason = "start"
+        self._probing = False
+        self._probes = 0
+        self._next_probe = -inf
+        self._probe_start = 0.0
+        self._probe_unloaded = 0.0
+        self._probe_factor = 1.0
+        self._goal = 0  # where a ramp leads, 0 when there is none
+        self._goal_settle = 0.0
+        self._ramp = 0.0
+        self._ramp_from = 0
+        self._ramp_start = 0.0
+        self._phase = 0.5
+        self._in_flight = 0
+        self._last = -inf
+        self._due = -inf
+        self._settling = True
+        self._need = WINDOW_EARLY
         self._open(-inf)
 
-    def _open(self, now: float) -> None:
-        self._start = now
-        self._ends = now + 0.25
-        self._n = 0
-        self._sum = 0.0
-        self._lost = 0
-        self._bound = False
+    # What happens: a few additions each; the thinking is done when `_due` has come.
 
     def on_admit(self, now: float, in_flight: int) -> None:
-        """Remember whether the limit bound."""
-        if in_flight >= self.limit:
-            self._bound = True
+        """A request starts; the time integral of the number in flight goes on."""
+        elapsed = now - self._last
+        if 0.0 <= elapsed < SILENCE:
+            self._area += elapsed * self._in_flight
+            self._last = now
+        else:
+            self._jump(now)
+        self._in_flight = in_flight if in_flight > 0 else 1
 
     def on_wait(self, now: float) -> None:
-        """The limit bound."""
-        self._bound = True
+        """Someone found the limit full; a rise on its way goes on."""
+        self._waited += 1
+        if self._goal:
+            self._step(now)
 
     def on_refuse(self, now: float) -> None:
-        """The limit bound."""
-        self._bound = True
-
-    def on_stall(self, now: float, duration: float) -> None:
-        """Start the window again."""
-        self._open(now)
+        """Someone was turned away; a rise on its way goes on."""
+        self._refused += 1
+        if self._goal:
+            self._step(now)
 
     def on_finish(
         self,
@@ -77,40 +215,402 @@ class AdaptiveLimit:
         outcome: Outcome,
         held: float | None = None,
     ) -> None:
-        """Add to the window; think when it closes."""
-        if outcome is _SUCCESS:
-            self._n += 1
-            self._sum += latency
-        elif outcome is _OVERLOAD:
-            self._lost += 1
-        if (now > self._ends and self._n >= 20) or now < self._start:
-            self._think(now)
+        """Count the end of a request; think when a window is over."""
+        elapsed = now - self._last
+        if 0.0 <= elapsed < SILENCE:
+            self._area += elapsed * self._in_flight
+            self._last = now
+        else:
+            self._jump(now)
+        if self._in_flight > 0:
+            self._in_flight -= 1
+        if outcome is _SUCCESS and 0.0 < latency < inf:
+            self._completed += 1
+            self._crowd += in_flight
+            self._spent += latency
+            if held is not None and latency < held < inf:
+                self._other += held - latency
+        else:
+            self._teach_little(now, latency, outcome, held)
+        if now >= self._due:
+            self._tick(now)
 
-    def _think(self, now: float) -> None:
-        span, n = now - self._start, self._n
-        if self._start > -inf and 0.0 < span < 60.0 and self._sum > 0.0:
-            mean, rate = self._sum / n, n / span
-            self._base = mean if mean < self._base else self._base * 1.001
-            if self._bound:
-                little = rate * self._base
-                goal = little + _KAPPA * sqrt(little) + 1.0
-                late = self.latency_target is not None and mean > self.latency_target
-                if late or self._lost * 10 > n:
-                    goal = self._target * 0.85
-                elif mean < 1.15 * self._base:
-                    goal = max(goal, self._target * 1.3)
-                self._target = min(max(goal, 0.8 * self._target), 1.4 * self._target)
-                self._target = min(max(self._target, self.min), self.max)
-                self.limit = int(self._target)
+    def on_stall(self, now: float, duration: float) -> None:
+        """Take the pause out of the clock, unless pauses are most of the time anyway.
+
+        Where they are, the event loop is what is full, and its time is time of work.
+        """
+        elapsed = now - self._last
+        if not 0.0 < duration < SILENCE or not 0.0 <= elapsed < SILENCE:
+            return
+        self._last = now
+        self._area += elapsed * self._in_flight
+        pause = min(duration, elapsed)
+        self._stalled += pause
+        self._area_stalled += pause * self._in_flight
+        if self._goal:
+            self._ramp_start += pause
+        elif pause > self._latency and self._stalled <= 0.5 * (now - self._start):
+            # What piled up meanwhile runs all at once; that is not how the service behaves.
+            self._settle(now, SETTLE_SMALL)
+
+    def _teach_little(
+        self, now: float, latency: float, outcome: Outcome, held: float | None
+    ) -> None:
+        occupied = latency if held is None else held
+        if not 0.0 <= occupied < inf:
+            return
+        if outcome is _OVERLOAD:
+            self._lost += 1
+            if self._lost > max(self._completed, FEWEST) and (
+                now - self._start > max(self._latency, FIRST_LATENCY)
+            ):
+                self._lose(now)
+        elif outcome is _CANCELLED and latency >= self._latency > 0.0:
+            # Right-censored: it would have run for at least this long. Its time stays in the
+            # integral without a completion, so the mean latency rises by it.
+            return
+        else:
+            self._other += occupied
+
+    # Windows: settle, count, conclude.
+
+    def _open(self, now: float) -> None:
+        self._start = now
+        self._opened_with = self._in_flight
+        self._area = 0.0
+        self._area_stalled = 0.0
+        self._stalled = 0.0
+        self._completed = 0
+        self._crowd = 0
+        self._spent = 0.0
+        self._other = 0.0
+        self._lost = 0
+        self._waited = 0
+        self._refused = 0
+
+    def _settle(self, now: float, latencies: float) -> None:
+        self._goal = 0
+        self._settling = True
+        self._due = now + latencies * self._latency
         self._open(now)
 
+    def _jump(self, now: float) -> None:
+        """Start anew after a long silence or a step of the clock; what was learned stays."""
+        if not isfinite(now):
+            return
+        self._last = now
+        self._probing = False
+        self.limit = self._whole(self._base)
+        self._settle(now, SETTLE_SMALL)
+
+    def _tick(self, now: float) -> None:
+        if self._goal:
+            self._step(now)
+            return
+        if self._settling:
+            self._settling = False
+            self._open(now)
+            self._due = now + (self._latency or FIRST_LATENCY)
+            return
+        span = now - self._start
+        completed = self._completed
+        if not span > 0.0 or completed == 0:
+            self._due = now
+            return
+        latency = self._latency
+        if latency == 0.0:
+            # The first to end are the short ones; wait for about two turns of all places.
+            latency = min(self._spent, self._area) / completed
+            if completed < FEWEST or span < SETTLE * latency:
+                self._due = now + 0.3 * latency
+                return
+            latency = min(latency, FIRST_LATENCY)
+        patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
+        if completed < self._need and (completed < FEWEST or span <= patience):
+            missing = (self._need - completed) * span / completed
+            self._due = now + min(missing, max(0.1, 2.0 * latency))
+        elif span < latency:
+            self._due = self._start + latency
+        else:
+            self._conclude(now, span, completed)
+
+    def _conclude(self, now: float, span: float, completed: int) -> None:
+        area = self._area
+        if self._stalled <= 0.5 * span:
+            area -= self._area_stalled
+        # Little's law, with the mean of arrivals and departures as the throughput.
+        turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
+        occupied = area / turnover
+        latency = occupied
+        if self._other > 0.0:
+            # Places held longer than latency lasts, or by requests that teach nothing.
+            latency = min(occupied, self._spent / completed)
+        if not 0.0 < latency < inf:
+            self._settle(now, 0.0)
+            return
+        self._occupied += 0.3 * (min(occupied / latency, 1e6) - self._occupied)
+        level = max(self._crowd / completed * latency / occupied, 1.0)
+        if self._waited:
+            self._queued = True
+        elif self._refused > 3:
+            self._queued = False
+        blocked = self._waited + self._refused
+        full = (
+            blocked > FULL_BLOCKED * (completed + self._refused)
+            or level * self._occupied > FULL_USED * self.limit
+        )
+        lost = self._lost / (self._lost + completed)
+        self._windows += 1
+        self._span = latency
+        if not self._probing:
+            before = self._latency
+            strange = before == 0.0 or abs(log(latency / before)) > 0.3
+            self._latency = latency if strange else before + DAMPING * (latency - before)
+        levels = self._levels
+        change = levels.add(now, level, level / latency, float(completed))
+        levels.read(now, self._base)
+        if change is not Change.NONE:
+            self._climbing = change is Change.FASTER
+            self._next_probe = now if change is Change.SLOWER else now + 3.0 * latency
+            self._probe_factor = 1.0
+        probed = self._probing
+        self._probing = False
+        if probed and change is not Change.NONE:
+            # The table is gone, and with it what the probe was to be compared with.
+            self._pinned = False
+            self._move(now, "changed")
+        elif lost > LOST:
+            self._base *= 1.0 - 0.5 * lost
+            self._climbing = False
+            self._move(now, "losses")
+        elif probed:
+            self._probed(now, level, latency)
+        elif full:
+            self._pinned = self._pinned or level >= 0.85 * self.limit / self._occupied
+            self._full(now, latency, probed=False)
+        else:
+            self._free(now, level, latency, completed, blocked > 0)
+
+    def _lose(self, now: float) -> None:
+        """More was lost than done: do not wait for the end of the window."""
+        lost = self._lost / (self._lost + self._completed)
+        self._probing = False
+        self._climbing = False
+        self._base *= 1.0 - 0.5 * lost
+        self._move(now, "losses")
+
+    # Decisions.
+
+    def _free(
+        self, now: float, level: float, latency: float, completed: int, blocked: bool
+    ) -> None:
+        """The limit was not full: hold, unless latency proves a queue or someone was blocked."""
+        levels = self._levels
+        stretch = latency / levels.unloaded
+        reason = "free"
+        if not levels.sure:
+            flat = levels.flat
+            if flat is not None and level > 1.5 * flat and stretch > 2.0:
+                self._base = min(self._base, 1.3 * flat)
+                self._pinned = True
+                reason = "queueing"
+        elif blocked and stretch < 1.3:
+            rise = min(self._target(), 1.2 * self._base)
+            self._base = max(self._base * 1.05 + 0.2, rise)
+            reason = "peaks"
+        elif not blocked and stretch > 1.5 and level > 1.3 * self._target():
+            self._base = min(self._base, max(self._target(), 0.7 * level))
+            reason = "queueing"
+        self._move(now, reason)
+
+    def _full(self, now: float, latency: float, *, probed: bool) -> None:
+        """The limit was full: go to the knee, or find out where it is."""
+        levels = self._levels
+        if not levels.sure:
+            if levels.flat is not None:
+                self._base = min(self._base, levels.flat)
+                self._pinned = True
+            probe = int(0.5 * self._base)
+            if self._pinned and self._probe(now, probe, WINDOW_EARLY):
+                return
+            self._move(now, "unknown")
+            return
+        base = self._base
+        elastic = clearly = False
+        if levels.latency_weight > 0.0:
+            stretch = levels.latency / levels.unloaded
+            error = 1.0 / sqrt(levels.latency_weight)
+            elastic = stretch < 1.0 + ELASTIC + error
+            clearly = stretch < 1.0 + ELASTIC_CLEARLY + 0.5 * error
+        if not elastic and not probed:
+            self._climbing = False
+        target = self._target()
+        if target > base:
+            self._rises += 1
+            reason = "rising"
+            if elastic and self._climbing:
+                target = max(target, (CLIMB if clearly else CLIMB_CAREFUL) * base)
+                reason = "climbing"
+            target = min(target, (CLIMB if self._climbing else RISE) * base)
+            if target < (1.0 + LARGE) * base:
+                target = base + min(1.0, 0.3 + 0.15 * self._rises) * (target - base)
+        else:
+            self._rises = 0
+            reason = "falling"
+            target = max(target, FALL * base)
+            if target > (1.0 - LARGE) * base:
+                target = base + DAMPING * (target - base)
+        self._base = target
+        if not probed and not (elastic and self._climbing) and now >= self._next_probe:
+            probe = int(PROBE * self._knee_of(self._base) + 0.5)
+            if self._probe(now, probe, WINDOW):
+                return
+        self._move(now, reason)
+
+    def _probe(self, now: float, level: int, need: int) -> bool:
+        """Go to `level` for a window, if that is lower and allowed."""
+        level = max(level, 1)
+        wanted = self._whole(float(level))
+        if wanted >= self.limit:
+            return False
+        self._bound()
+        self._probing = True
+        self._probes += 1
+        self._probe_start = now
+        self._probe_unloaded = self._levels.unloaded if self._levels.sure else 0.0
+        self._change(now, wanted, SETTLE)
+        self._need = need
+        self._reason = "probing"
+        return True
+
+    def _probed(self, now: float, level: float, latency: float) -> None:
+        """A probe has ended; compare it with what is known of higher levels."""
+        levels = self._levels
+        if not levels.sure:
+            # Nothing was lost by going there, so that is where to stay and look further down.
+            self._base = min(self._base, max(level, 1.0))
+            self._full(now, latency, probed=True)
+            return
+        knee = levels.rate * levels.unloaded
+        known = levels.low_weight > max(KNOWN, KNOWN_PER_KNEE * knee)
+        before = self._probe_unloaded
+        if before > 0.0 and abs(log(levels.unloaded / before)) < PROBE_AGREES and known:
+            self._probe_factor = min(2.0 * self._probe_factor, PROBE_RARELY)
+        else:
+            self._probe_factor = 1.0 if known else PROBE_OFTEN
+        cost = (now - self._probe_start) * max(0.0, 1.0 - level / latency / levels.rate)
+        pause = cost / PROBE_COST * self._probe_factor if levels.low_weight > WINDOW else 0.0
+        self._next_probe = now + max(pause, 10.0 * latency)
+        if levels.latency_weight > 0.0 and levels.latency < (1.0 + LARGE) * levels.unloaded:
+            self._climbing = True
+        self._full(now, latency, probed=True)
+
+    # Numbers.
+
+    def _headroom(self) -> float:
+        return HEADROOM_QUEUED if self._queued else HEADROOM_BARE
+
+    def _target(self) -> float:
+        """The level wanted: the knee and its headroom, within the objective if there is one."""
+        levels = self._levels
+        knee = levels.rate * levels.unloaded
+        target = knee + self._headroom() * sqrt(knee) + HEADROOM_LEAST
+        if self.latency_target is not None and levels.unloaded < self.latency_target:
+            target = min(target, self.latency_target * levels.rate)
+        return target
+
+    def _knee_of(self, level: float) -> float:
+        """The knee for which `level` would be right: the inverse of `_target`."""
+        room = self._headroom()
+        root = (sqrt(room * room + 4.0 * max(level - HEADROOM_LEAST, 0.3)) - room) / 2.0
+        return root * root
+
+    def _whole(self, level: float) -> int:
+        places = int(min(level * self._occupied, 1e9) + 0.5)
+        return self.min if places < self.min else self.max if places > self.max else places
+
+    def _bound(self) -> None:
+        self._base = min(max(self._base, float(self.min)), float(self.max))
+
+    # Movement.
+
+    def _move(self, now: float, reason: str) -> None:
+        """Go to the wanted level, and count anew."""
+        self._bound()
+        self._reason = reason
+        wanted = self._whole(self._base)
+        step = abs(log(wanted / self.limit)) if wanted != self.limit else 0.0
+        if step > LARGE:
+            settle = SETTLE_CLIMBING if self._climbing and wanted > self.limit else SETTLE
+        else:
+            settle = SETTLE_SMALL if step > SMALL else 0.0
+        self._change(now, wanted, settle)
+        self._need = WINDOW if self._levels.sure else WINDOW_EARLY
+
+    def _change(self, now: float, wanted: int, settle: float) -> None:
+        limit = self.limit
+        if self._latency > 0.0 and (wanted > limit or limit - wanted > max(1.0, 0.1 * limit)):
+            self._goal = wanted
+            self._goal_settle = settle
+            self._ramp = self._span
+            self._ramp_from = limit
+            self._ramp_start = self._due = now
+            self._phase = (self._phase + GOLDEN) % 1.0
+            return
+        self.limit = wanted
+        self._settle(now, settle)
+
+    def _step(self, now: float) -> None:
+        """Take the limit along its ramp: one latency from where it was to where it goes."""
+        way = self._goal - self._ramp_from
+        done = (now - self._ramp_start) / self._ramp
+        if 0.0 <= done < 1.0 and way != 0:
+            self.limit = int(self._ramp_from + done * way + self._phase)
+            self._due = now + 0.5 * self._ramp / abs(way)
+            return
+        self.limit = self._goal
+        self._settle(now, self._goal_settle)
+
     def explain(self) -> dict[str, Any]:
-        """Say the limit and what it rests on."""
+        """Say the limit and all that it rests on.
+
+        Returns:
+            `reason` names the last decision: start, free, peaks, queueing, unknown, probing,
+            climbing, rising, falling, losses, changed. `knee` = `throughput` x
+            `unloaded_latency`; `stretch` is latency over the unloaded one. Latencies in
+            seconds, throughput in requests a second, None while unknown.
+        """
+        levels = self._levels
+        known = self._windows > 0
+        knee = levels.rate * levels.unloaded
         return {
             "algorithm": "adaptive",
             "limit": self.limit,
             "min": self.min,
             "max": self.max,
-            "unloaded_latency": None if self._base == inf else self._base,
+            "reason": self._reason,
+            "wanted": self._base,
+            "knee": knee if known else None,
+            "throughput": levels.rate if known else None,
+            "unloaded_latency": levels.unloaded if known else None,
+            "unloaded_is_known": levels.sure,
+            "unloaded_samples": levels.low_weight,
+            "latency": self._latency if known else None,
+            "stretch": self._latency / levels.unloaded if known else None,
+            "places_per_running": self._occupied,
+            "climbing": self._climbing,
+            "probing": self._probing,
+            "probes": self._probes,
+            "next_probe": self._next_probe if isfinite(self._next_probe) else None,
+            "changes": levels.changes,
+            "dispersion": levels.dispersion,
+            "windows": self._windows,
+            "headroom": self._headroom(),
             "latency_target": self.latency_target,
+            "latency_target_attainable": (
+                None
+                if self.latency_target is None or not known
+                else levels.unloaded < self.latency_target
+            ),
         }
