@@ -229,8 +229,8 @@ class Http1:
             lines.append(f"content-length: {length}")
         return "\r\n".join([*lines, "", ""]).encode()
 
-    def read(self) -> tuple[int, dict[str, str], bytes]:
-        """Read one response; informational ones are skipped."""
+    def read(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
+        """Read one response; informational ones are skipped. HEAD has no `body`."""
         while True:
             while b"\r\n\r\n" not in self._buffer:
                 self._more()
@@ -242,11 +242,11 @@ class Http1:
         headers = {
             name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
         }
-        length = int(headers["content-length"])
+        length = int(headers["content-length"]) if body else 0
         while len(self._buffer) < length:
             self._more()
-        body, self._buffer = self._buffer[:length], self._buffer[length:]
-        return status, headers, body
+        content, self._buffer = self._buffer[:length], self._buffer[length:]
+        return status, headers, content
 
     def _more(self) -> None:
         data = self.socket.recv(65536)

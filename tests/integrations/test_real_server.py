@@ -59,6 +59,8 @@ def test_a_connection_is_kept_after_refusals(worker: str) -> None:
         with here.busy():
             for _ in range(5):
                 assert client.get("/echo")[0] == 503
+                client.send(client.head("HEAD", "/echo", None))
+                assert client.read(body=False)[0] == 503
                 status, headers, body = client.post("/echo", b"x" * 3000)
                 assert status == 503
                 assert headers["content-type"] == "application/problem+json"
