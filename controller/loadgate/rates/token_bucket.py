@@ -220,9 +220,25 @@ class TokenBucket(Limiter[float]):
 
     def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """What `hit` would answer, without changing anything."""
-        check(now, cost)
-        clock = now * self._rate + self._origin
         level = self._get(key)
+        clock = now * self._rate + self._origin
+        burst = self._burst
+        if level is not None and clock < level <= clock + burst and 0.0 < cost <= burst:
+            short = level + cost - clock - burst
+            if short > 0.0 and level + cost > now * self._line_rate + self._line:
+                rate = self._rate
+                return Quota(
+                    False,
+                    burst,
+                    max(0.0, cost - short),
+                    (level - clock) / rate,
+                    short / rate,
+                    key,
+                    cost,
+                    now,
+                    self.name,
+                )
+        check(now, cost)
         if level is None:
             level = self._get(self._table.find(key, clock), clock)
         level = self._sane(max(level, clock), clock)
