@@ -79,7 +79,9 @@ def bare(app: str = APP, stats: str = "/stats") -> Launch:
     worker = "uvloop" if find_spec("uvloop") else "asyncio"
     command = [
         sys.executable, "-m", "hypercorn", "--worker-class", worker,
-        "--bind", f"127.0.0.1:{port}", "--log-level", "WARNING", app,
+        "--bind", f"127.0.0.1:{port}", "--log-level", "WARNING",
+        "--graceful-timeout", "0",  # thousands of requests of clients that have left
+        app,
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     return Launch(command, url, url + stats)
