@@ -11,7 +11,7 @@ import pytest
 from loadgate.integrations.asgi import AdmissionMiddleware
 from tests.integrations.asgi_client import Exchange, controller, scope, upload
 
-ROUNDS = 2000
+ROUNDS = 1200
 
 
 def application(dice: random.Random) -> Any:
