@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load.report import milliseconds
-from loadgate.integrations.demo.servers import Launch, bare, guarded, serving
+from loadgate.integrations.demo.servers import Launch, bare, cancel_on_signals, guarded, serving
 from loadgate.integrations.loadgen import ClientClass, Phase, Plan, run_elsewhere
 
 APPS: Final = "bench.server_overload_apps"
@@ -231,6 +231,7 @@ async def run_all(
     console: Console,
 ) -> dict[str, object]:
     """Measure every cell; returns everything, ready for JSON."""
+    cancel_on_signals()
     cells: list[Cell] = []
     slos: dict[str, float] = {}
     answers: dict[str, float] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from loadgate.integrations.demo.live import LiveView
 from loadgate.integrations.demo.plain import PlainView
 from loadgate.integrations.demo.record import Half
 from loadgate.integrations.demo.run import run_half
-from loadgate.integrations.demo.servers import ServerError
+from loadgate.integrations.demo.servers import ServerError, cancel_on_signals
 from loadgate.integrations.demo.verdict import judge
 from loadgate.integrations.loadgen import GeneratorError
 
@@ -82,9 +81,5 @@ def demo(
 
 
 async def _both(view: LiveView | PlainView, seed: int) -> tuple[Half, Half]:
-    # Whoever ends this process, or closes its terminal, must end the service and the load too.
-    task = asyncio.current_task()
-    if task is not None and hasattr(signal, "SIGHUP"):
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signals()
     return await run_half(0, seed, view), await run_half(1, seed, view)

@@ -157,6 +157,17 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
+def cancel_on_signals() -> None:
+    """Cancel the current task on SIGTERM and SIGHUP.
+
+    Whoever ends this process, or closes its terminal, must end the services that it started too.
+    """
+    task = asyncio.current_task()
+    if task is not None and hasattr(signal, "SIGHUP"):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
 def free_ports() -> tuple[int, int]:
     """Two ports that were free a moment ago."""
     with socket.socket() as one, socket.socket() as other:
