@@ -392,3 +392,31 @@ def test_a_changed_rate_is_exact_from_the_moment_of_the_change(
     grown = max(0.0, new_burst - old_burst + 1.0)
     assert admitted <= grown + 1.0 + new * (now - start) + 1e-3
     assert admitted >= new * (now - start) - 1.0 - 1e-3
+
+
+@pytest.mark.parametrize("algorithm", EVERY)
+def test_a_cost_above_the_burst_is_hopeless_even_after_the_clock_stepped_back(
+    algorithm: str,
+) -> None:
+    # It was searched for without end once.
+    for back in (0.4, 1.0, 7.0):
+        limiter = window(algorithm, 5, 1.0)
+        limiter.hit("k", 100.0)
+        assert limiter.hit("k", 100.0 - back, 6).retry_after == math.inf
+        assert limiter.peek("k", 100.0 - back, 6).retry_after == math.inf
+
+
+@pytest.mark.parametrize("algorithm", EVERY)
+@law
+@given(whole_limits, pers, st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=40))
+def test_retry_after_is_enough_although_the_clock_steps_back_and_forth(
+    algorithm: str, limit: int, per: float, steps: list[float]
+) -> None:
+    limiter = window(algorithm, limit, per)
+    now = 1000.0 * per
+    for number, step in enumerate(steps):
+        now += step * per
+        for cost in (1, limit, 1 + number % limit):
+            quota = limiter.hit("k", now, cost)
+            if not quota.allowed:
+                assert limiter.peek("k", now + quota.retry_after, cost).allowed

@@ -243,7 +243,7 @@ class SlidingWindowCounter(Limiter[complex]):
         retry_after = 0.0
         if not allowed:
             retry_after = self._retry_after(before, count, now, cost)
-            if state.real - self._base_at(now) >= self._span:
+            if cost <= self._limit and state.real - self._base_at(now) >= self._span:
                 # It waits out a step back of the clock, and then for what that window counted.
                 moment = now + retry_after
                 retry_after = until(now, moment, lambda at: self._fits(state, at, cost))
