@@ -33,11 +33,8 @@ _BUDGET: Final = 0.01
 _LEAST_SECRET: Final = 16
 
 # Which integration speaks to which URL.
-_OPENERS: Final = {
-    "redis": "loadgate.integrations.redis:RedisStore",
-    "valkey": "loadgate.integrations.redis:RedisStore",
-    "unix": "loadgate.integrations.redis:RedisStore",
-}
+_REDIS: Final = "loadgate.integrations.redis:RedisStore"
+_OPENERS: Final = dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS)
 
 
 class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -286,9 +283,8 @@ def connect(
         return None
     url = resolve(store.url, "store.url")
     scheme = urlsplit(url).scheme.lower()
-    family = "redis" if scheme.startswith("rediss") else scheme.partition("+")[0].removesuffix("s")
     try:
-        opener = resolve_name(_OPENERS[family])
+        opener = resolve_name(_OPENERS[scheme.partition("+")[0]])
     except KeyError:
         known = ", ".join(_OPENERS)
         raise PolicyError("store.url", f"scheme {scheme!r} is unknown; known: {known}") from None

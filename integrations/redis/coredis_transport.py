@@ -18,7 +18,7 @@ from coredis.connection import BaseConnection, TCPLocation
 from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
 
-from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError
+from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError, first_of
 from loadgate.integrations.redis.url import Address
 
 # coredis takes the code off the message for those that it has a class for.
@@ -76,48 +76,94 @@ class CoredisTransport:
         }
         if address.tls:
             options["ssl_context"] = _context(address)
+        made: list[Any] = []
         entered = False
         try:
             if address.kind == "cluster":
                 nodes = [TCPLocation(host, port) for host, port in address.hosts]
                 # Its overloads do not see through the options that it answers in bytes.
-                client: Any = coredis.RedisCluster(startup_nodes=nodes, **options)
-                async with client as cluster:
+                cluster: Any = coredis.RedisCluster(startup_nodes=nodes, **options)
+                _remember(cluster.connection_pool, made)
+                made.append(cluster.connection_pool.cluster_layout)
+                async with cluster:
                     entered = True
                     yield _ClusterConnection(cluster)
-                return
-            if address.kind == "sentinel":
+            elif address.kind == "sentinel":
                 options.pop("verify_version")
-                async with (
-                    coredis.Sentinel(
-                        [TCPLocation(host, port) for host, port in address.hosts],
-                        sentinel_kwargs={"decode_responses": False},
-                        db=address.db,
-                        **options,
-                    ) as sentinel,
-                    sentinel.primary_for(address.service) as client,
-                ):
+                sentinel = coredis.Sentinel(
+                    [TCPLocation(host, port) for host, port in address.hosts],
+                    sentinel_kwargs={"decode_responses": False},
+                    db=address.db,
+                    **options,
+                )
+                for one in sentinel.sentinels:
+                    _remember(one.connection_pool, made)
+                async with sentinel:
+                    primary: Any = sentinel.primary_for(address.service)
+                    _remember(primary.connection_pool, made)
+                    async with primary:
+                        connection = await _leased(primary)
+                        entered = True
+                        yield _ServerConnection(connection)
+            else:
+                if address.kind == "socket":
+                    options["unix_socket_path"] = address.path
+                else:
+                    options["host"], options["port"] = address.hosts[0]
+                client: Any = coredis.Redis(db=address.db, **options)
+                _remember(client.connection_pool, made)
+                async with client:
                     connection = await _leased(client)
                     entered = True
                     yield _ServerConnection(connection)
-                return
-            if address.kind == "socket":
-                options["unix_socket_path"] = address.path
-            else:
-                options["host"], options["port"] = address.hosts[0]
-            async with coredis.Redis(db=address.db, **options) as client:
-                connection = await _leased(client)
-                entered = True
-                yield _ServerConnection(connection)
-        except StoreError:
+        except Exception as error:
+            first = first_of(error)
+            if isinstance(first, StoreError):
+                raise first from error
+            if isinstance(first, RedisError | OSError | UnicodeError):
+                raise (StoreError(LOST, str(first)) if entered else _translated(first)) from error
             raise
-        except (RedisError, OSError, ssl.SSLError) as error:
-            if entered:
-                raise StoreError(LOST, str(error)) from error
-            raise _translated(error) from error
+        finally:
+            _close_buffers(made)
 
 
-async def _leased(client: coredis.Redis[bytes]) -> BaseConnection:
+def _remember(pool: Any, made: list[Any]) -> None:
+    """Put every connection that `pool` makes into `made`."""
+    if not hasattr(pool, "service_name"):
+        kind = pool.connection_class
+
+        def build(self: Any, *args: Any, **options: Any) -> None:
+            kind.__init__(self, *args, **options)
+            made.append(self)
+
+        pool.connection_class = type(kind.__name__, (kind,), {"__init__": build})
+        return
+    construct = pool._construct_connection
+
+    async def constructed() -> Any:  # a pool behind sentinels names its class in there
+        connection = await construct()
+        made.append(connection)
+        return connection
+
+    pool._construct_connection = constructed
+
+
+def _close_buffers(made: list[Any]) -> None:
+    """Close the buffers that coredis leaves to the garbage collector, which warns about each.
+
+    Those of connections that never came up, and of a cluster's layout.
+    """
+    for one in made:
+        for name in ("_write_buffer", "_push_message_buffer", "_streamed_message_buffer"):
+            for end in ("in", "out"):
+                buffer = getattr(one, f"{name}_{end}", None)
+                if buffer is not None:
+                    buffer.close()
+        for end in getattr(one, "_error_stream", ()):
+            end.close()
+
+
+async def _leased(client: Any) -> BaseConnection:
     """The connection that all commands share; it stays in the pool of `client`."""
     pool = client.connection_pool
     connection: BaseConnection = await pool.get_connection()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +21,14 @@ from loadgate.integrations.redis.ask import STALE, Ask
 from loadgate.integrations.redis.breaker import Breaker
 from loadgate.integrations.redis.offset import ServerClock
 from loadgate.integrations.redis.tasks import Background
-from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError, Transport
+from loadgate.integrations.redis.transport import (
+    LOST,
+    Connection,
+    Script,
+    StoreError,
+    Transport,
+    first_of,
+)
 
 # Requests in one call. At 5 µs each the server is held up for less than a millisecond.
 BATCH: Final = 128
@@ -34,6 +41,8 @@ CONNECT: Final = 1.0
 IDLE: Final = 30.0
 # Seconds between two probes of a store that has just come back.
 PROBE_PAUSE: Final = 0.05
+# Times that scripts are loaded again for one call: somebody may flush them while we load.
+RELOADS: Final = 3
 # Turns of the event loop that an answer needs from the socket to its caller: after a stall it
 # may have arrived already, and the store is not to blame.
 TURNS: Final = 10
@@ -223,11 +232,13 @@ class Link:
             try:
                 async with self.transport.connect() as connection:
                     await connection.load(self._scripts)
+                    # Before anything binary: coredis breaks over an error that quotes it.
+                    await self._watcher.beat(connection)
                     await self._probes(connection, session)
                     session.deadline = float("inf")
                     await self._serve(connection)
             except Exception as error:  # whatever a client library does, the link goes on
-                first = _first(error)
+                first = first_of(error)
                 self.unusable = isinstance(first, StoreError) and first.configuration
                 return str(first) or type(first).__name__
         if session.deadline == float("inf"):
@@ -356,17 +367,18 @@ class Link:
             ask.give_up("stale")
 
     async def _call(self, connection: Connection, keys: Sequence[bytes], message: bytes) -> bytes:
-        loaded = self._loaded
-        try:
-            return await connection.call(self._script, keys, message)
-        except StoreError as error:
-            if error.code != "NOSCRIPT":
-                raise
-        # Certainly not executed: the server has forgotten its scripts. One reload for everybody.
-        async with self._reloading:
-            if self._loaded == loaded:
-                await connection.load(self._scripts)
-                self._loaded += 1
+        for _ in range(RELOADS):
+            loaded = self._loaded
+            try:
+                return await connection.call(self._script, keys, message)
+            except StoreError as error:
+                if error.code != "NOSCRIPT":
+                    raise
+            # Certainly not executed: the server has forgotten its scripts. One reload for all.
+            async with self._reloading:
+                if self._loaded == loaded:
+                    await connection.load(self._scripts)
+                    self._loaded += 1
         return await connection.call(self._script, keys, message)
 
     def _clock_of(self, connection: Connection, key: bytes) -> ServerClock:
@@ -471,10 +483,3 @@ def _split(answer: list[Any]) -> tuple[int, list[list[int]]]:
         if type(one) is not list or not one:
             raise StoreError(LOST, f"an answer of another shape: {one!r:.100}")
     return answer[0], answers
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first thing that went wrong, if several did."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha1
 from importlib.resources import files
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, cast
 
 import msgspec
 
@@ -116,3 +116,10 @@ class Transport(Protocol):
             StoreError: It could not be opened.
         """
         ...
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first thing that went wrong, if several did."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

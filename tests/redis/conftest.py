@@ -1,0 +1,23 @@
+"""Servers that live as long as the tests of one module, and a policy that uses one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.redis.servers import NAMES, Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def any_server(request: Any) -> Generator[Server]:
+    """Each server that loadgate is tested against."""
+    with Server(request.param) as started:
+        yield started
