@@ -6,13 +6,12 @@ import logging
 
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics import exposition
 
 from loadgate import AdmissionController, Policy, Rate, RateLimited, Reason
 from loadgate.decisions import Refuse, Stage
 from loadgate.integrations import witness as module
 from loadgate.integrations.decision_timer import DecisionTimer
-from loadgate.integrations.prometheus import LoadgateCollector
+from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage
 from loadgate.integrations.witness import Witness
 from loadgate.testing import VirtualClock
 
@@ -112,7 +111,8 @@ async def test_refused_and_slow_requests_that_are_traced_become_exemplars(trace:
         with pytest.raises(RateLimited) as caught:
             await controller.admit("a").__aenter__()
         witness.refused(caught.value.refusal, "a", 429, clock())
-    page = exposition.generate_latest(registry).decode()
+    body, _ = await MetricsPage(registry).render("application/openmetrics-text")
+    page = body.decode()
     exemplars = [line for line in page.splitlines() if " # {" in line]
     assert len(exemplars) == 2, exemplars
     for start, value in (("loadgate_requests_total", "1.0"), ("loadgate_latency_seconds", "2.0")):

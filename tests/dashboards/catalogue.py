@@ -1,0 +1,30 @@
+"""Which series exist? Everything that a process with all there is exports."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from prometheus_client import CollectorRegistry
+
+from loadgate import AdmissionController, Concurrency, Policy, Rate
+from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.prometheus import LoadgateCollector, Reloads
+from loadgate.integrations.witness import Witness
+from loadgate.testing import VirtualClock
+
+
+@cache
+def exported() -> frozenset[str]:
+    """Names of all series of ours."""
+    policy = Policy(
+        rates=[Rate("per-client", "10/second")], concurrency=Concurrency(latency_target=0.5)
+    )
+    controller = AdmissionController(policy, clock=VirtualClock())
+    witness = Witness(logs=False, top=1)
+    witness.refused(Refuse(Stage.RATE, Reason.RATE, 1.0), "a", 429, 0.0)
+    collector = LoadgateCollector(controller, witness=witness, decisions=DecisionTimer(controller))
+    collector.reloads = Reloads()
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return frozenset(sample.name for family in registry.collect() for sample in family.samples)
