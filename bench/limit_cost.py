@@ -1,6 +1,6 @@
 """What does a limit cost per request? One `on_admit` and one `on_finish`, beside a bare call.
 
-    python -m bench.limit_cost                   # prints the table; writes docs/ nothing
+    python -m bench.limit_cost                   # prints the table
 
 The requests are those of a full service: 400 answers a second, 28 at once, so that every
 algorithm also does the thinking that it does once per window. Times are the best of several

@@ -39,6 +39,10 @@ SMALL: Final = 0.04
 # The limit is taken for full when so many were turned away or made to wait, or so much was used.
 FULL_BLOCKED: Final = 0.1
 FULL_USED: Final = 0.93
+# A full limit is no evidence against it while the queue absorbs the peaks: only when this share
+# is turned away, averaged over some ten windows, does it fall or probe.
+PRESSED: Final = 0.03
+PRESSED_WEIGHT: Final = 0.1
 # Steps: up while no ceiling is known, up otherwise, down, and how much of a small one is taken.
 CLIMB: Final = 2.0
 CLIMB_CAREFUL: Final = 1.4
@@ -53,11 +57,17 @@ PROBE: Final = 0.7
 # Throughput that probes may cost on average; a probe that agrees doubles the interval, 8 x at most.
 PROBE_COST: Final = 0.008
 PROBE_RARELY: Final = 8.0
-PROBE_OFTEN: Final = 0.2
+PROBE_OFTEN: Final = 0.08
 PROBE_AGREES: Final = 0.1
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
 KNOWN: Final = 40.0
 KNOWN_PER_KNEE: Final = 3.0
+# A look above the present level, where nothing is known: how far, how often at most, and the
+# elasticity of throughput from which it is worth staying.
+HIGHER: Final = 1.4
+HIGHER_PAUSE: Final = 5.0
+HIGHER_PAUSE_LATENCIES: Final = 60.0
+HIGHER_GAIN: Final = 0.5
 # Share of a window's answers that may be lost before the limit reacts to losses alone.
 LOST: Final = 0.02
 # Seconds without any event after which what was counted is thrown away.
@@ -107,19 +117,23 @@ class AdaptiveLimit:
         "_due",
         "_goal",
         "_goal_settle",
+        "_higher",
         "_in_flight",
         "_last",
         "_latency",
         "_levels",
         "_lost",
         "_need",
+        "_next_higher",
         "_next_probe",
         "_occupied",
         "_opened_with",
         "_other",
         "_phase",
         "_pinned",
+        "_pressure",
         "_probe_factor",
+        "_probe_rate",
         "_probe_start",
         "_probe_unloaded",
         "_probes",
@@ -163,6 +177,9 @@ class AdaptiveLimit:
         self._queued = True  # those who find no place may wait
         self._rises = 0
         self._windows = 0
+        self._pressure = 0.0  # share turned away
+        self._higher = False  # the probe under way goes up
+        self._next_higher = -inf
         self._reason = "start"
         self._probing = False
         self._probes = 0
@@ -170,6 +187,7 @@ class AdaptiveLimit:
         self._probe_start = 0.0
         self._probe_unloaded = 0.0
         self._probe_factor = 1.0
+        self._probe_rate = 0.0
         self._goal = 0  # where a ramp leads, 0 when there is none
         self._goal_settle = 0.0
         self._ramp = 0.0
@@ -300,7 +318,7 @@ class AdaptiveLimit:
         if not isfinite(now):
             return
         self._last = now
-        self._probing = False
+        self._probing = self._higher = False
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
 
@@ -320,12 +338,11 @@ class AdaptiveLimit:
             return
         latency = self._latency
         if latency == 0.0:
-            # The first to end are the short ones; wait for about two turns of all places.
-            latency = min(self._spent, self._area) / completed
-            if completed < FEWEST or span < SETTLE * latency:
-                self._due = now + 0.3 * latency
+            # The first to end are the short ones; wait until all places have turned over.
+            if completed < max(FEWEST, SETTLE * self._area / span):
+                self._due = now + 0.2 * span
                 return
-            latency = min(latency, FIRST_LATENCY)
+            latency = FIRST_LATENCY
         patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
         if completed < self._need and (completed < FEWEST or span <= patience):
             missing = (self._need - completed) * span / completed
@@ -361,6 +378,10 @@ class AdaptiveLimit:
             or level * self._occupied > FULL_USED * self.limit
         )
         lost = self._lost / (self._lost + completed)
+        refused = self._refused / (completed + self._refused)
+        self._pressure += max(PRESSED_WEIGHT, 1.0 / (self._windows + 1)) * (
+            refused - self._pressure
+        )
         self._windows += 1
         self._span = latency
         if not self._probing:
@@ -378,15 +399,19 @@ class AdaptiveLimit:
         self._probing = False
         if probed and change is not Change.NONE:
             # The table is gone, and with it what the probe was to be compared with.
+            self._higher = False
             self._pinned = False
             self._move(now, "changed")
         elif lost > LOST:
+            self._higher = False
             self._base *= 1.0 - 0.5 * lost
             self._climbing = False
             self._move(now, "losses")
+        elif probed and self._higher:
+            self._looked_higher(now, level, latency)
         elif probed:
             self._probed(now, level, latency)
-        elif full:
+        elif full and self._pressure > PRESSED:
             self._pinned = self._pinned or level >= 0.85 * self.limit / self._occupied
             self._full(now, latency, probed=False)
         else:
@@ -395,7 +420,7 @@ class AdaptiveLimit:
     def _lose(self, now: float) -> None:
         """More was lost than done: do not wait for the end of the window."""
         lost = self._lost / (self._lost + self._completed)
-        self._probing = False
+        self._probing = self._higher = False
         self._climbing = False
         self._base *= 1.0 - 0.5 * lost
         self._move(now, "losses")
@@ -437,12 +462,7 @@ class AdaptiveLimit:
             self._move(now, "unknown")
             return
         base = self._base
-        elastic = clearly = False
-        if levels.latency_weight > 0.0:
-            stretch = levels.latency / levels.unloaded
-            error = 1.0 / sqrt(levels.latency_weight)
-            elastic = stretch < 1.0 + ELASTIC + error
-            clearly = stretch < 1.0 + ELASTIC_CLEARLY + 0.5 * error
+        elastic, clearly = self._elastic()
         if not elastic and not probed:
             self._climbing = False
         target = self._target()
@@ -466,7 +486,49 @@ class AdaptiveLimit:
             probe = int(PROBE * self._knee_of(self._base) + 0.5)
             if self._probe(now, probe, WINDOW):
                 return
+        unseen = levels.high_weight < KNOWN and now >= self._next_higher
+        if unseen and not probed and not self._climbing:
+            self._look_higher(now)
+            return
         self._move(now, reason)
+
+    def _look_higher(self, now: float) -> None:
+        """Nothing is known above: see for one window whether throughput still rises there."""
+        self._bound()
+        self._next_higher = now + max(HIGHER_PAUSE, HIGHER_PAUSE_LATENCIES * self._latency)
+        wanted = self._whole(max(HIGHER * self._base, self._base + 1.0))
+        if wanted > self.limit:
+            self._probing = self._higher = True
+            self._probe_rate = self._levels.rate
+            self._change(now, wanted, SETTLE)
+            self._need = WINDOW
+            self._reason = "looking higher"
+        else:
+            self._move(now, "rising")
+
+    def _looked_higher(self, now: float, level: float, latency: float) -> None:
+        self._higher = False
+        gain = level / latency / self._probe_rate
+        if gain > (level / self._base) ** HIGHER_GAIN:
+            self._base = level
+            self._climbing = True
+            self._move(now, "climbing")
+        else:
+            self._move(now, "rising")
+
+    def _elastic(self) -> tuple[bool, bool]:
+        """Is latency at the present level as good as unloaded: within a doubt, and clearly?"""
+        levels = self._levels
+        if levels.latency_weight == 0.0:
+            return False, False
+        excess = levels.latency / levels.unloaded - 1.0
+        error = 1.0 / sqrt(levels.latency_weight)
+        # How far it would be above if the present level were the right one.
+        expected = self._base / self._knee_of(self._base) - 1.0
+        return (
+            excess < min(ELASTIC, 0.5 * expected) + error,
+            excess < min(ELASTIC_CLEARLY, 0.3 * expected) + 0.5 * error,
+        )
 
     def _probe(self, now: float, level: int, need: int) -> bool:
         """Go to `level` for a window, if that is lower and allowed."""
@@ -502,7 +564,7 @@ class AdaptiveLimit:
         cost = (now - self._probe_start) * max(0.0, 1.0 - level / latency / levels.rate)
         pause = cost / PROBE_COST * self._probe_factor if levels.low_weight > WINDOW else 0.0
         self._next_probe = now + max(pause, 10.0 * latency)
-        if levels.latency_weight > 0.0 and levels.latency < (1.0 + LARGE) * levels.unloaded:
+        if self._elastic()[1]:
             self._climbing = True
         self._full(now, latency, probed=True)
 

@@ -76,6 +76,7 @@ class Levels:
         latency: Mean latency at the present level, 0.0 when nothing was seen near it.
         latency_weight: Completions on which `latency` rests.
         flat: The lowest level from which on throughput does not rise, None when there is none.
+        high_weight: Completions seen clearly above the present level.
         dispersion: Variance of the counts beside Poisson's, learned.
         changes: How often the service was found changed.
     """
@@ -87,6 +88,7 @@ class Levels:
         "changes",
         "dispersion",
         "flat",
+        "high_weight",
         "latency",
         "latency_weight",
         "low_weight",
@@ -107,6 +109,7 @@ class Levels:
         self.rate = 0.0
         self.latency = 0.0
         self.latency_weight = 0.0
+        self.high_weight = 0.0
         self.flat: float | None = None
 
     def add(self, now: float, level: float, rate: float, weight: float) -> Change:
@@ -182,8 +185,10 @@ class Levels:
             best = max(points, key=_weight).rate
             self.latency = 0.0
         self.latency_weight = near
+        self.high_weight = 0.0
         for point in points:
             if point.level > NEAR_ABOVE * present and point.weight > 2.25:
+                self.high_weight += point.weight
                 best = max(best, point.rate * (1.0 - 1.5 / sqrt(point.weight)))
         self.rate = best
         low = spent = 0.0
