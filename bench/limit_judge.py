@@ -58,8 +58,8 @@ class Score(msgspec.Struct, frozen=True):
         limit: The label of the limit.
         seed: The seed.
         share: Answers in time, as a share of what the best fixed limits do, all phases.
-        false_refusals: Refusals beyond the best fixed limit's in the phases that fit, as a
-            share of the arrivals there.
+        false_refusals: Refusals beyond the best fixed limit's in the phases that fit and begin
+            no earlier than `bounds.after`, as a share of the arrivals there.
         refused: Refused share of the arrivals after `bounds.after`.
         p99: 99th percentile of latency of the served, seconds.
         slope: Growth of the limit per minute in the last phase.
@@ -103,7 +103,8 @@ def judge(record: Record, best: Best, scenario: str, queue: str, limit: str) -> 
         good += figures.good
         pressure = _pressure(record, index)
         refused_best = best.refused[index] / max(figures.arrivals, 1)
-        if refused_best <= _FITS:
+        # `after` leaves the first learning out: no limit knows a service before it has seen it.
+        if refused_best <= _FITS and stretch.start >= record.scenario.bounds.after:
             fitting += figures.arrivals
             false += max(figures.refused - best.refused[index], 0)
         half = 0.5 * (stretch.start + stretch.end)

@@ -38,8 +38,16 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def contenders(words: Sequence[str] = ()) -> tuple[Contender, ...]:
-    """Those named in `words`, as ``name`` or ``name:key=value``; all of them by default."""
-    names = list(words) or ["adaptive", *(n for n in limits.ALGORITHMS if n != "adaptive")]
+    """Those named in `words`, as ``name`` or ``name:key=value``; all of them by default.
+
+    Gradient2 competes in both of its published forms: behind a sample window of a second, as
+    its users get it, and sample by sample.
+    """
+    names = list(words) or [
+        "adaptive",
+        *(name for name in limits.ALGORITHMS if name != "adaptive"),
+        "gradient2:window=none",
+    ]
     return tuple(_contender(name) for name in names)
 
 

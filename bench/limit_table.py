@@ -46,7 +46,8 @@ def markdown(table: Table, faults: Sequence[str]) -> str:
         where = "Behind the default queue" if queue == "default" else "Without a queue"
         parts += [f"### {where}", "", *_summary(table, queue), "", *_shares(table, queue), ""]
         if queue == "default":
-            parts += [*_behaviour(table, queue), "", *_pairs(table, queue), ""]
+            parts += [*_behaviour(table, queue), "", *_cuts(table, queue), ""]
+            parts += [*_pairs(table, queue), ""]
     return "\n".join(parts)
 
 
@@ -117,6 +118,29 @@ def _behaviour(table: Table, queue: str) -> list[str]:
             f"{swing:.2f} |"
         )
     return lines
+
+
+def _cuts(table: Table, queue: str) -> list[str]:
+    """How fast they get there: the share in pieces of a phase, for scenarios that are cut."""
+    limits = table.limits_of(queue)
+    lines: list[str] = []
+    for name in table.scenarios:
+        pieces = [*table.get(name, queue, limits[0])[0].cuts] if limits else []
+        for piece in pieces:
+            cells = (
+                _average([score.cuts[piece] for score in table.get(name, queue, limit)])
+                for limit in limits
+            )
+            lines.append(f"| {name}: {piece} | " + " | ".join(f"{c:.3f}" for c in cells) + " |")
+    if not lines:
+        return []
+    return [
+        "The share piece by piece, where a phase begins with something new:",
+        "",
+        "| piece | " + " | ".join(_name(limit) for limit in limits) + " |",
+        "| --- |" + " ---: |" * len(limits),
+        *lines,
+    ]
 
 
 def _pairs(table: Table, queue: str) -> list[str]:

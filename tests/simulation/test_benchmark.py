@@ -74,7 +74,9 @@ def test_scenario_files_are_valid_and_have_bounds() -> None:
     assert {name[:3] for name in known} == {f"b{number:02d}" for number in range(1, 14)}
     for name, each in known.items():
         bounds = each.bounds
-        assert any(b is not None for b in (bounds.share, bounds.refused, bounds.slope)), name
+        assert any(b is not None for b in (bounds.share, bounds.refused, bounds.false_refusals)), (
+            name
+        )
         assert each.intent, name
 
 

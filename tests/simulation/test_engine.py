@@ -162,6 +162,28 @@ def test_every_arrival_has_one_end_and_every_attempt_is_accounted_for() -> None:
     assert {Reason.RATE, Reason.DEADLINE} <= reasons
 
 
+class Eager(FixedLimit):
+    """Rises the moment it hears that someone must wait."""
+
+    def on_wait(self, now: float) -> None:
+        self.limit += 1
+
+
+def test_a_limit_that_rises_for_a_waiter_runs_it_once() -> None:
+    work = Workload(np.zeros(3), [0] * 3, [[1.0, 1.0, 1.0]], (Client(),), 1.0)
+    engine = Engine(
+        work,
+        [Delay()],
+        gate.admission(Policy(), Eager(initial=1, min=1, max=9)),
+        gate_dice=streams.dice(1, "gate"),
+        client_dice=streams.dice(1, "clients"),
+    )
+    engine.run()
+    assert engine.ended == [1.0, 1.0, 1.0]
+    assert engine.held == 3.0
+    assert sum(engine.admission.telemetry.finished.values()) == 3
+
+
 def test_two_who_share_one_core_take_twice_as_long() -> None:
     engine = plain([0.0, 0.0], [1.0, 1.0], Cores(1))
     engine.run()

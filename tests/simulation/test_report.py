@@ -39,12 +39,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def compared() -> Comparison:
     day = scenario.from_mapping(DAY)
     policies: dict[str, dict[str, Any]] = {
-        "adaptive": {},
+        "fixed": {"concurrency": {"algorithm": "fixed", "initial": 7}},
         "tight": {"rates": [{"name": "each", "rate": "10/second"}]},
         "no limit": {"concurrency": {"mode": "off"}},
     }
     candidates = [Candidate(name, run.policy_for(day, p)) for name, p in policies.items()]
-    return compare(day, candidates, [1, 2])
+    return compare(day, candidates, [1, 2, 3])
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,11 @@ def test_what_became_of_arrivals_adds_up(compared: Comparison) -> None:
 
 
 def test_the_verdict_names_the_best_and_what_went_wrong(compared: Comparison) -> None:
-    winner, adaptive, tight, without = verdict(compared)
-    assert winner.startswith("adaptive answers most requests in time")
-    assert "of the possible" in adaptive
-    assert "because the service was full" in adaptive
-    assert "'people'" in adaptive
+    winner, fixed, tight, without = verdict(compared)
+    assert winner.startswith("fixed answers most requests in time")
+    assert "of the possible" in fixed
+    assert "because the service was full" in fixed
+    assert "'people'" in fixed
     assert "asked for more than its share" in tight
     assert "refused though the service could have answered" in tight
     assert "too late or not at all" in without
@@ -102,7 +102,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(
 
 def test_equal_seeds_give_equal_pictures(compared: Comparison, pictures: dict[str, bytes]) -> None:
     day = scenario.from_mapping(DAY)
-    again = compare(day, [result.candidate for result in compared.results], [1, 2])
+    again = compare(day, [result.candidate for result in compared.results], [1, 2, 3])
     assert plots.draw(again) == pictures
 
 

@@ -163,7 +163,7 @@ class Engine:
                 else:
                     decision = join(request, now, draw())
                     if admission.ended_waits:
-                        self._wake(now)
+                        self._wake(now, request)
                     if type(decision) is Wait:
                         self._push(decision.until, _EXPIRE, request)
                     elif decision is ADMIT:
@@ -217,7 +217,7 @@ class Engine:
             request.quotas = charged
         decision = admission.arrive(request, now, self._draw())
         if admission.ended_waits:
-            self._wake(now)
+            self._wake(now, request)
         if decision is ADMIT:
             self._enter(request, now, self.workload.sizes[0][index])
         elif type(decision) is Wait:
@@ -280,9 +280,15 @@ class Engine:
             request.placed = True
             self._push(now + seconds, _DEPART, request)
 
-    def _wake(self, now: float) -> None:
-        """Those whose wait has ended go on."""
+    def _wake(self, now: float, deciding: Request | None = None) -> None:
+        """Those whose wait has ended go on.
+
+        Not `deciding`: when a limit rises at the moment it hears of a waiter, that one is both
+        among those and admitted by the decision about it, which its caller acts on.
+        """
         ended = self.admission.ended_waits
+        if deciding is not None and deciding in ended:
+            ended.remove(deciding)
         while ended:
             woken, ended[:] = ended[:], []
             for request in cast("list[Request]", woken):

@@ -233,7 +233,7 @@ class Bounds(_Table, frozen=True):
         share: Goodput as a share of the best fixed limit for each phase, at least.
         false_refusals: Refused share of arrivals above the best fixed limit's, at most.
         refused: Refused share of the arrivals later than `after`, at most.
-        after: Seconds from the beginning that `refused` leaves out.
+        after: Seconds from the beginning that `refused` and `false_refusals` leave out.
         p99: Seconds, of the requests served, at most.
         slope: Growth of the limit per minute in the last phase, as a share of its mean, at
             most: the ratchet test.
