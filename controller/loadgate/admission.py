@@ -4,6 +4,10 @@ It is synchronous: numbers go in, decisions come out, and whoever drives it (the
 the simulator) does the waiting. A ticket moves NEW → RUNNING → ENDED, or NEW → WAITING →
 RUNNING | ENDED, and each move happens once: whoever comes second finds the ticket elsewhere
 and does nothing. That is what makes a timeout that races a grant harmless.
+
+The short way in and out, `start` and `finish`, is for those who find a free place while nobody
+contends. `open` is how it is told: it is the number of places, and 0 whenever everyone must go
+the long way through `join`, because shares are compared or places are being gathered.
 """
 
 from __future__ import annotations
@@ -11,63 +15,30 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-import msgspec
-
+from loadgate.accounts import CONTENDED, Accounts
 from loadgate.decisions import ADMIT, Admit, Outcome, Reason, Refuse, Stage, Wait
+from loadgate.door import Door
 from loadgate.limits.base import Limit
-from loadgate.shedding.depth import DepthRule, survival
-from loadgate.shedding.drain import DrainRate
+from loadgate.shedding.depth import DepthRule
+from loadgate.shedding.laws import Law, Survival
+from loadgate.shedding.refused_share import RefusedShare
+from loadgate.shedding.retry import RetryAfter
 from loadgate.telemetry import Telemetry
+from loadgate.ticket import ENDED, NEW, RUNNING, WAITING, Note, Ticket
 from loadgate.waiting import WaitingRoom
 
-# Plain integers: the hot path compares them, and an IntEnum member costs a lookup each time.
-NEW: Final = 0
-WAITING: Final = 1
-RUNNING: Final = 2
-ENDED: Final = 3
+__all__ = ["ENDED", "NEW", "RUNNING", "WAITING", "Admission", "Ticket"]
 
 _INF: Final = float("inf")
+# Looking up a member of an enum costs as much as a comparison.
 _SUCCESS: Final = Outcome.SUCCESS
+_LIMIT: Final = Stage.LIMIT
+_SHED: Final = Stage.SHED
+_DEADLINE: Final = Reason.DEADLINE
+_FULL: Final = Reason.QUEUE_FULL
 
-# Bounds in seconds of what a 503 tells the client: a browser or proxy that comes back within
-# the second finds the same queue, and nobody believes a promise beyond half a minute.
-_RETRY_FLOOR: Final = 1.0
-_RETRY_CEILING: Final = 30.0
-
-
-class Ticket(msgspec.Struct, eq=False, gc=False):
-    """One request on its way through admission. Compared by identity.
-
-    gc=False: a ticket never refers to anything that refers back to it once it has ended, so
-    reference counting alone frees it; the collector would only slow the hot path.
-
-    Attributes:
-        level: Priority class, 0 is served first.
-        deadline: Monotonic seconds after which the answer is worthless, inf for never.
-        state: NEW, WAITING, RUNNING or ENDED.
-        arrived: When it came, for one that found no free place.
-        started: When it got its place.
-        wait: Seconds it waited for its place.
-        answered_at: When the first message of its answer left, 0.0 until then.
-        until: When its wait ends at the latest.
-        crowd: `in_flight` at its admission, itself included.
-        refusal: Why it was refused, if it was.
-    """
-
-    level: int = 0
-    deadline: float = _INF
-    state: int = NEW
-    arrived: float = 0.0
-    started: float = 0.0
-    wait: float = 0.0
-    answered_at: float = 0.0
-    until: float = 0.0
-    crowd: int = 0
-    refusal: Refuse | None = None
-
-    def runs(self) -> bool:
-        """Whether it has a place."""
-        return self.state == RUNNING
+# No event loop holds this many requests: everyone is let in.
+_EVERYONE: Final = 1_000_000_000
 
 
 class Admission:
@@ -79,30 +50,29 @@ class Admission:
         room: Where waiters wait and in what order they leave.
         telemetry: The counters to keep.
         observe: Decide and count what would have been refused, but let everyone through.
+        rule: How refusals grow with the queue, the survival rule unless given.
+        accounts: Fair shares, reserves and caps; by default there are none.
+        retry: When those who were refused should come back.
 
     Attributes:
         ended_waits: Tickets whose wait has ended (RUNNING or refused) since the caller last
             looked. The caller takes them out and wakes whoever waits for them.
+        in_flight: Places taken.
         places: The limit as it is enforced now; 0 while draining.
+        learned: The limit as it was last read, without brakes.
+        brake: What signals leave of it, in (0, 1].
+        open: Places that `start` gives without asking anything else.
         draining: Whether `close` was called.
+        bypassed: Whether everyone is let through, whatever the limit says.
+        contended: Whether somebody with a name waited or was refused lately.
+        cap: A bound on the share of arrivals that may be refused, None for none.
     """
 
     __slots__ = (
-        "_last_places",
-        "_max_depth",
-        "_max_queue",
-        "_rate",
-        "depth",
-        "drain",
-        "draining",
-        "ended_waits",
-        "in_flight",
-        "limit",
-        "observe",
-        "places",
-        "room",
-        "telemetry",
-    )
+        "_contended_until", "_extra", "_gathering", "_retry", "accounts", "brake", "bypassed",
+        "cap", "contended", "door", "drain", "draining", "ended_waits", "in_flight", "learned",
+        "limit", "observe", "open", "places", "room", "telemetry",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -112,18 +82,32 @@ class Admission:
         telemetry: Telemetry,
         *,
         observe: bool = False,
+        rule: Law | None = None,
+        accounts: Accounts | None = None,
+        retry: RetryAfter | None = None,
     ) -> None:
         self.limit = limit
-        self.depth = depth
         self.room = room
         self.telemetry = telemetry
         self.observe = observe
-        self.drain = DrainRate()
+        self.accounts = accounts if accounts is not None else Accounts()
+        self.door = Door(depth, rule if rule is not None else Survival(), room, self.accounts)
+        self.drain = self.door.drain
+        self._retry = retry if retry is not None else RetryAfter()
+        self.cap: RefusedShare | None = None
         self.draining = False
+        self.bypassed = False
+        self.contended = False
+        self._contended_until = 0.0
+        self._gathering = False
+        self._extra = 0.0
+        self.brake = 1.0
         self.in_flight = 0
-        self.places = self._last_places = int(limit.limit)
+        self.places = self.learned = int(limit.limit)
+        self.open = 0
         self.ended_waits: list[Ticket] = []
-        self._follow_drain()
+        self.door.follow(self.places)
+        self._set_open()
 
     # -- arriving ---------------------------------------------------------------------
 
@@ -140,13 +124,13 @@ class Admission:
         return self.join(ticket, now, draw)
 
     def start(self, ticket: Ticket, now: float) -> bool:
-        """Give a NEW ticket a place if one is free.
+        """Give a NEW ticket a place if one is free and nothing has to be compared.
 
-        Nobody waits while a place is free, so there is no queue to jump.
+        Nobody waits while a place is open, so there is no queue to jump.
         """
         in_flight = self.in_flight
-        places = self.places
-        if in_flight >= places:
+        open_ = self.open
+        if in_flight >= open_ or ticket.note is not None:
             return False
         self.in_flight = in_flight = in_flight + 1
         telemetry = self.telemetry
@@ -154,58 +138,59 @@ class Admission:
         telemetry.admitted[ticket.level] += 1
         if in_flight > telemetry.peak:
             telemetry.peak = in_flight
-        if in_flight == places:
+        if in_flight == open_:
             telemetry.full_since = now
         ticket.state = RUNNING
         ticket.started = now
         ticket.crowd = in_flight
         limit = self.limit
         limit.on_admit(now, in_flight)
-        if limit.limit != places:
+        if limit.limit != self.learned:
             self._moved(now)
         return True
 
     def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
-        """Decide about a NEW ticket for which `start` found no place."""
+        """Decide about a NEW ticket that `start` did not let in."""
         ticket.arrived = now
         if self.draining:
-            return self._refuse(ticket, Stage.SHED, Reason.DRAINING, self.in_flight, 0.0)
+            return self._refuse(ticket, now, _SHED, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
+            return self._refuse(ticket, now, _SHED, _DEADLINE, 0.0, ticket.deadline - now)
+        if not self.open or self.in_flight < self.open or self.observe:
+            answer = self._long_way(ticket, now, draw)
+            if answer is not None:
+                return answer
+
+        door = self.door
+        if door.max_queue <= 0.0 and not self.room.depth and self.cap is None and not door.observe:
+            # There is no queue: nobody waits, and nobody is compared.
+            return self._told(self._refuse(ticket, now, _LIMIT, _FULL, 0, door.max_depth), now)
+        pressed = door.pressed(draw, now)
+        if door.observe:
+            if pressed is not None:
+                self.telemetry.would_refuse[pressed[0]] += 1
+            door.tag(ticket, now)
+            return self._wait(ticket, now, _INF)
+        if (
+            ticket.deadline != _INF
+            and now + (expected := door.answer_in(ticket.level, now)) > ticket.deadline
+        ):
             left = ticket.deadline - now
-            return self._refuse(ticket, Stage.SHED, Reason.DEADLINE, 0.0, left)
-        if self.observe:
-            return self._wave_through(ticket, now, draw)
-
-        depth = self.room.depth
-        if ticket.deadline != _INF:
-            expected = (depth + 1) / self._rate + self.drain.latency
-            if now + expected > ticket.deadline:
-                left = ticket.deadline - now
-                refusal = self._refuse(ticket, Stage.SHED, Reason.DEADLINE, expected, left)
-                return self._told(refusal, now)
-        max_queue = self._max_queue
-        if depth >= self._max_depth or max_queue <= 0.0:
-            reason, bound, someone_goes = Reason.QUEUE_FULL, self._max_depth, True
-        else:
-            reason, bound = Reason.QUEUE_SHED, max_queue
-            someone_goes = draw >= survival(depth, max_queue)
+            return self._told(self._refuse(ticket, now, _SHED, _DEADLINE, expected, left), now)
+        if pressed is None:
+            door.tag(ticket, now)
+            return self._wait(ticket, now, door.depth.max_wait)
+        if self.cap is not None and not self._may_refuse(now):
+            return self._let_through(ticket, now)
+        reason, bound = pressed
         self._settle_queue(now)
-        if someone_goes:
-            lowest = self.room.pop_below(ticket.level)
-            if lowest is None:
-                refusal = self._refuse(ticket, Stage.LIMIT, reason, depth, bound)
-                return self._told(refusal, now)
-            self.telemetry.evicted += 1
-            self._refuse(lowest, Stage.LIMIT, Reason.PRIORITY, depth, bound)
-            self.ended_waits.append(lowest)
-
-        ticket.state = WAITING
-        ticket.until = min(now + self.depth.max_wait, ticket.deadline)
-        self.room.push(ticket, ticket.level, now)
-        self.limit.on_wait(now)
-        self._follow_limit(now)
-        # A limit may rise the moment it hears of a waiter; then the wait is already over.
-        return ADMIT if ticket.runs() else Wait(ticket.until)
+        loser, reason, observed, bound = door.loser(ticket, reason, bound, self.places, now)
+        refusal = self._refuse(loser, now, _LIMIT, reason, observed, bound)
+        if loser is ticket:
+            return self._told(refusal, now)
+        self.telemetry.evicted += 1
+        self.ended_waits.append(loser)
+        return self._wait(ticket, now, door.depth.max_wait)
 
     def refuse_early(self, ticket: Ticket, now: float) -> Refuse | None:
         """Refuse a NEW ticket for which there is no hope, before it asks anything that takes time.
@@ -213,30 +198,46 @@ class Admission:
         Returns:
             None if it may go on; nothing has happened then.
         """
-        if self.in_flight < self.places and ticket.deadline > now:
-            return None
         if self.draining or ticket.deadline <= now:
             return self.refuse_at_once(ticket, now)
-        if self.observe or (self.room.depth < self._max_depth and self._max_queue > 0.0):
+        if self.in_flight < self.places or self.observe or self.bypassed or self.cap is not None:
             return None
-        lower = range(ticket.level + 1, self.room.classes)
-        if any(self.room.depth_of(level) for level in lower):
-            return None  # one of them would make room
-        depth, bound = self.room.depth, self._max_depth
-        return self._told(self._refuse(ticket, Stage.LIMIT, Reason.QUEUE_FULL, depth, bound), now)
+        if self.door.may_wait(ticket):
+            return None
+        depth, bound = self.room.depth, self.door.max_depth
+        return self._told(self._refuse(ticket, now, _LIMIT, _FULL, depth, bound), now)
 
-    def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse:
-        """Refuse a NEW ticket that cannot wait and for which `start` found no place."""
+    def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse | None:
+        """Refuse a NEW ticket that cannot wait and that `start` did not let in.
+
+        Returns:
+            None if it runs after all.
+        """
         if self.draining or ticket.deadline <= now:
-            refusal = self.join(ticket, now, 0.0)
-            assert isinstance(refusal, Refuse)  # it refuses both before it asks anything else
-            return refusal
-        depth = self.room.depth
-        return self._told(self._refuse(ticket, Stage.LIMIT, Reason.QUEUE_FULL, depth, 0.0), now)
+            answer: Admit | Wait | Refuse | None = self.join(ticket, now, 0.0)
+        elif not self.open or self.in_flight < self.open or self.observe:
+            answer = self._long_way(ticket, now, 0.0)
+        else:
+            answer = None
+        if answer is not None:
+            return answer if isinstance(answer, Refuse) else None
+        if self.cap is not None and not self._may_refuse(now):
+            self._let_through(ticket, now)
+            return None
+        return self._told(self._refuse(ticket, now, _LIMIT, _FULL, self.room.depth, 0.0), now)
 
-    def refuse_late_loop(self, ticket: Ticket, now: float, lag: float, bound: float) -> Refuse:
-        """Refuse a NEW ticket because the event loop is `lag` seconds late."""
-        return self._told(self._refuse(ticket, Stage.SHED, Reason.LOOP_LAG, lag, bound), now)
+    def refuse_for(
+        self, ticket: Ticket, now: float, reason: Reason, value: float, bound: float
+    ) -> Refuse | None:
+        """Refuse a NEW ticket because of a signal of the process (lag, memory).
+
+        Returns:
+            None if enough were refused lately: then it goes its way.
+        """
+        if self.cap is not None and not self._may_refuse(now):
+            self.telemetry.spared += 1
+            return None
+        return self._told(self._refuse(ticket, now, _SHED, reason, value, bound), now)
 
     # -- leaving ----------------------------------------------------------------------
 
@@ -259,19 +260,24 @@ class Admission:
             telemetry.wasted += held
             if outcome is _SUCCESS:
                 outcome = Outcome.OVERLOAD  # It worked, but too late to be worth anything.
-        in_flight = self.in_flight = self.in_flight - 1
+        before = self.in_flight
+        self.in_flight = before - 1
         telemetry.started -= started
         telemetry.held += held
         telemetry.finished[outcome] += 1
         histogram = telemetry.latency  # `add` written out: a call costs as much as the rest
         histogram.counts[bisect_left(histogram.edges, latency)] += 1
         histogram.sum += latency
+        if ticket.note is not None:
+            self._settle_note(ticket, ticket.note, held, now)
         limit = self.limit
         limit.on_finish(now, latency, ticket.crowd, outcome, held)
         if now >= self.drain.due:
-            self.drain.checkpoint(now, telemetry.held, sum(telemetry.finished.values()))
-            self._follow_drain()
-        if in_flight + 1 >= self.places or limit.limit != self.places:
+            self.drain.checkpoint(
+                now, telemetry.held, sum(telemetry.finished.values()), self._extra
+            )
+            self.door.follow(self.places or self._braked())
+        if before >= self.open or limit.limit != self.learned:
             self._moved(now)
         return True
 
@@ -288,20 +294,25 @@ class Admission:
         self.room.remove(ticket, ticket.level)
         ticket.state = ENDED
         self.telemetry.left += 1
+        if ticket.note is not None:
+            self.accounts.gone(ticket.note, now)
+        if self._gathering:
+            self._moved(now)
         return True
 
     def expire(self, ticket: Ticket, now: float) -> Refuse | None:
         """End the wait of a WAITING ticket whose time is up.
 
         Returns:
-            Why it is refused; None, and nothing happens, if it does not wait (any more).
+            Why it is refused; None if it runs instead or does not wait (any more).
         """
         if ticket.state != WAITING:
             return None
         self._settle_queue(now)
         self.room.remove(ticket, ticket.level)
         refusal = self._too_late(ticket, now)
-        self._follow_limit(now)
+        if self._gathering or self.limit.limit != self.learned:
+            self._moved(now)
         return refusal
 
     # -- the world --------------------------------------------------------------------
@@ -313,152 +324,318 @@ class Admission:
         self.limit.on_stall(now, duration)
         self._follow_limit(now)
 
-    def change(self, now: float, limit: Limit, depth: DepthRule, *, observe: bool) -> None:
+    def brake_to(self, factor: float, now: float) -> None:
+        """Signals leave this much of the limit, in (0, 1]; the limit does not learn from it."""
+        if factor != self.brake:
+            self.brake = factor
+            self._moved(now)
+
+    def change(
+        self,
+        now: float,
+        limit: Limit,
+        depth: DepthRule,
+        *,
+        observe: bool,
+        rule: Law | None = None,
+        observe_queue: bool = False,
+        cap: RefusedShare | None = None,
+    ) -> None:
         """Go on under other rules: nobody who runs or waits is lost."""
         if limit is not self.limit:
             self.limit = limit
-            for crowd in range(1, self.in_flight + 1):
+            for crowd in range(1, self.telemetry.running() + 1):
                 limit.on_admit(now, crowd)  # it will hear of their ends
-        self.depth = depth
         self.observe = observe
-        self._follow_drain()
-        self._settle_queue(now)
+        self.cap = cap
+        door = self.door
+        door.depth = depth
+        door.observe = observe_queue
+        if rule is not None:
+            door.law = rule
+        door.follow(self.places or self._braked())
         if observe:
-            while self.room.depth:
-                self._run(self.room.pop(now), now)
+            self._let_all_in(now)
+        self._moved(now)
+
+    def bypass(self, on: bool, now: float) -> None:
+        """Let everyone through, or enforce the limit again."""
+        self.bypassed = on
+        if on:
+            self._let_all_in(now)
         self._moved(now)
 
     def close(self, now: float) -> None:
         """Refuse every arrival and everyone who waits; those who run go on."""
-        if not self.draining:
-            self._last_places = self.places
         self.draining = True
-        self._moved(now)
         self._settle_queue(now)
         while (ticket := self.room.pop_any()) is not None:
-            self._refuse(ticket, Stage.SHED, Reason.DRAINING, self.in_flight, 0.0)
+            self._refuse(ticket, now, _SHED, Reason.DRAINING, self.in_flight, 0.0)
             self.ended_waits.append(ticket)
+        self._moved(now)
 
     def reopen(self, now: float) -> None:
         """Admit again."""
-        if not self.draining:
-            return
-        self.draining = False
-        self.places = self._last_places
-        self._moved(now)
+        if self.draining:
+            self.draining = False
+            self._moved(now)
+
+    @property
+    def depth(self) -> DepthRule:
+        """How deep the queue may be."""
+        return self.door.depth
 
     def thresholds(self) -> tuple[float, float]:
         """`(max_queue, max_depth)` as they are now."""
-        return self._max_queue, self._max_depth
+        return self.door.max_queue, self.door.max_depth
 
-    # -- inside -----------------------------------------------------------------------
+    def current_limit(self) -> int:
+        """The limit, less what brakes take from it; while draining, as it would be."""
+        return self.places or self._braked()
 
-    def _follow_drain(self) -> None:
-        """Work out what depends on how fast places become free: at each checkpoint.
+    # -- inside: in -------------------------------------------------------------------
 
-        Before anything has finished each place is taken to be free again after `max_wait`:
-        then half as many as run may wait, which is what the derived queue allows a service
-        whose latency is just `max_wait`.
-        """
-        places = self.places or self._last_places
-        self._rate = self.drain.rate(places) or places / max(self.depth.max_wait, 1e-3)
-        self._max_queue, self._max_depth = self.depth.thresholds(self._rate)
-
-    def _moved(self, now: float) -> None:
-        """Something that may let a waiter in, or shut the door, has happened."""
-        self._read_limit(now)
-        if self.room.depth:
-            self._settle_queue(now)
-            while self.room.depth and self.in_flight < self.places:
-                ticket = self.room.pop(now)
-                if ticket.until <= now:
-                    self._too_late(ticket, now)
-                    self.ended_waits.append(ticket)
-                    self._read_limit(now)
-                else:
-                    self._run(ticket, now)
-        self.telemetry.note_fullness(now, self.in_flight >= self.places)
-
-    def _follow_limit(self, now: float) -> None:
-        if self.limit.limit != self.places:
-            self._moved(now)
-
-    def _read_limit(self, now: float) -> None:
-        if self.draining:
-            self.places = 0
-            return
-        places = self.limit.limit
-        # A limit of the user's own may answer anything. Whatever is not a number of at least
-        # one changes nothing: the last good number stays (NaN compares false here).
-        if places >= 1 and (places := int(places)) != self.places:
-            self.telemetry.note_limit(now, self.places, places)
-            self.places = places
-            self._follow_drain()
-
-    def _run(self, ticket: Ticket, now: float) -> None:
-        """Give a place to one that had to wait for it, and tell the caller."""
-        self.in_flight += 1
-        telemetry = self.telemetry
-        telemetry.started += now
-        telemetry.admitted[ticket.level] += 1
-        if self.in_flight > telemetry.peak:
-            telemetry.peak = self.in_flight
-        ticket.state = RUNNING
-        ticket.started = now
-        ticket.wait = now - ticket.arrived
-        ticket.crowd = self.in_flight
-        telemetry.wait.add(ticket.wait)
-        self.ended_waits.append(ticket)
-        self.limit.on_admit(now, self.in_flight)
-        self._read_limit(now)
-
-    def _wave_through(self, ticket: Ticket, now: float, draw: float) -> Admit:
-        """In `observe` mode those above the limit stand for the queue that is not kept."""
-        depth = max(0, self.in_flight - self.places)
-        if depth >= self._max_depth:
-            self.telemetry.would_refuse[Reason.QUEUE_FULL] += 1
-            self.limit.on_refuse(now)
-        elif draw >= survival(depth, self._max_queue):
-            self.telemetry.would_refuse[Reason.QUEUE_SHED] += 1
-            self.limit.on_refuse(now)
-        else:
-            self.limit.on_wait(now)
+    def _long_way(self, ticket: Ticket, now: float, draw: float) -> Admit | Refuse | None:
+        """Decide about one that is compared or counted; None if it has to ask for a wait."""
+        if self.observe or self.bypassed:
+            return self._wave_through(ticket, now, draw)
+        accounts = self.accounts
+        if accounts.careful and (passed := accounts.enter(ticket, self.places)) is not None:
+            return self._refuse(ticket, now, _LIMIT, Reason.FAIR_SHARE, *passed)
+        if self.contended and not self._contended_until - CONTENDED <= now < self._contended_until:
+            self.contended = False
+            self._set_open()
+        if not self._fits(ticket):
+            return None
+        first = self.room.first()
+        if first is not None and first <= ticket.level:
+            return None
+        if self.contended:
+            self.door.tag(ticket, now)
         self._run(ticket, now)
-        self.ended_waits.remove(ticket)  # it did not wait; nobody needs to be told
+        self.telemetry.note_fullness(now, self.in_flight >= self.places)
         return ADMIT
 
-    def _too_late(self, ticket: Ticket, now: float) -> Refuse:
-        """The ticket is out of the room and its wait is over; the limit may move."""
-        reason = Reason.DEADLINE if ticket.until >= ticket.deadline else Reason.WAIT_TIMEOUT
+    def _fits(self, ticket: Ticket) -> bool:
+        """Whether it may start now; one that is larger than the limit runs alone."""
+        in_flight, places = self.in_flight, self.places
+        return in_flight + ticket.places <= places or (in_flight == 0 and places > 0)
+
+    def _wave_through(self, ticket: Ticket, now: float, draw: float) -> Admit | None:
+        """In `observe` mode those above the limit stand for the queue that is not kept."""
+        if not self.bypassed and (over := self.in_flight + ticket.places - self.places) > 0:
+            door = self.door
+            chance = door.law.chance(over - 1, door.max_queue, door.max_depth, door.rate, now)
+            if over - 1 >= door.max_depth or draw >= chance:
+                full = over - 1 >= door.max_depth
+                self.telemetry.would_refuse[_FULL if full else Reason.QUEUE_SHED] += 1
+                self.limit.on_refuse(now)
+            else:
+                self.limit.on_wait(now)
+        self._run(ticket, now)
+        self.telemetry.note_fullness(now, self.in_flight >= self.places)
+        return ADMIT
+
+    def _wait(self, ticket: Ticket, now: float, seconds: float) -> Admit | Wait:
+        self._settle_queue(now)
+        ticket.state = WAITING
+        ticket.until = min(now + seconds, ticket.deadline)
+        self.door.push(ticket, now)
+        if ticket.note is not None and ticket.note.hand is not None:
+            self._contend(now)
+        if self.places == self.learned:
+            self.limit.on_wait(now)
+        self._follow_limit(now)
+        # A limit may rise the moment it hears of a waiter; then the wait is already over.
+        return ADMIT if ticket.runs() else Wait(ticket.until)
+
+    def _contend(self, now: float) -> None:
+        """Somebody with a name waits or was refused: for a while everyone is compared."""
+        self._contended_until = now + CONTENDED
+        if not self.contended:
+            self.contended = True
+            self._set_open()
+
+    def _let_through(self, ticket: Ticket, now: float) -> Admit:
+        """Enough were refused: this one runs, above the limit if need be."""
+        self.telemetry.spared += 1
+        self._run(ticket, now)
+        return ADMIT
+
+    def _may_refuse(self, now: float) -> bool:
+        telemetry = self.telemetry
+        arrived = telemetry.arrived(self.room.depth) + 1
+        return self.cap is None or self.cap.allows(now, arrived, sum(telemetry.overloaded))
+
+    def _run(self, ticket: Ticket, now: float) -> None:
+        """Give its places to one that came the long way."""
+        telemetry = self.telemetry
+        if ticket.state == WAITING:
+            wait = ticket.wait = now - ticket.arrived
+            telemetry.wait.add(wait)
+            door = self.door
+            door.law.waited(now, wait)
+            if door.observe and wait > door.depth.max_wait:
+                telemetry.would_refuse[Reason.WAIT_TIMEOUT] += 1
+        places = 1
+        if (note := ticket.note) is not None:
+            places = note.places
+            self.accounts.begun(note, now)
+        self.in_flight = in_flight = self.in_flight + places
+        telemetry.started += now * places
+        telemetry.admitted[ticket.level] += 1
+        if in_flight > telemetry.peak:
+            telemetry.peak = in_flight
+        ticket.state = RUNNING
+        ticket.started = now
+        ticket.crowd = in_flight
+        self.limit.on_admit(now, in_flight)
+        self._read_limit(now)
+
+    # -- inside: out ------------------------------------------------------------------
+
+    def _settle_note(self, ticket: Ticket, note: Note, held: float, now: float) -> None:
+        """What a request with a note leaves behind, beyond what every request does."""
+        if more := note.places - 1:
+            self.in_flight -= more
+            self.telemetry.started -= more * ticket.started
+            self.telemetry.held += more * held
+            self._extra += more * held
+            if now > ticket.deadline:
+                self.telemetry.wasted += more * held
+        self.accounts.ended(note, held, now)
+
+    def _too_late(self, ticket: Ticket, now: float, *, hopeless: bool = False) -> Refuse | None:
+        """The ticket is out of the room and its wait is over; the limit may move.
+
+        Returns:
+            Why it is refused, None if it runs instead because enough were refused.
+        """
         waited, bound = now - ticket.arrived, ticket.until - ticket.arrived
-        refusal = self._refuse(ticket, Stage.LIMIT, reason, waited, bound)
-        self.limit.on_refuse(now)
+        self.door.law.waited(now, waited)
+        if hopeless:
+            expected, left = self.drain.latency, ticket.deadline - now
+            refusal = self._refuse(ticket, now, _LIMIT, _DEADLINE, expected, left)
+        elif ticket.until >= ticket.deadline:
+            refusal = self._refuse(ticket, now, _LIMIT, _DEADLINE, waited, bound)
+        elif self.cap is not None and not self._may_refuse(now):
+            self._let_through(ticket, now)
+            self.ended_waits.append(ticket)
+            return None
+        else:
+            refusal = self._refuse(ticket, now, _LIMIT, Reason.WAIT_TIMEOUT, waited, bound)
+        if self.places == self.learned:
+            self.limit.on_refuse(now)
         return refusal
 
     def _told(self, refusal: Refuse, now: float) -> Refuse:
-        """The limit hears that someone was turned away because the service is full."""
+        """The limit hears that someone was turned away because the service is full.
+
+        It does not when a brake, and not the limit, has made it so.
+        """
         limit = self.limit
-        limit.on_refuse(now)
-        if limit.limit != self.places:
+        if self.places == self.learned:
+            limit.on_refuse(now)
+        if limit.limit != self.learned:
             self._moved(now)
         return refusal
 
     def _refuse(
-        self, ticket: Ticket, stage: Stage, reason: Reason, observed: float, bound: float
+        self,
+        ticket: Ticket,
+        now: float,
+        stage: Stage,
+        reason: Reason,
+        observed: float,
+        bound: float,
     ) -> Refuse:
         ticket.state = ENDED
         telemetry = self.telemetry
         telemetry.refused[reason] += 1
         telemetry.overloaded[ticket.level] += 1
-        # What stands in the queue now will have drained by then.
-        drained = (self.room.depth + 1) / self._rate
-        if drained < _RETRY_FLOOR:
-            drained = _RETRY_FLOOR
-        elif drained > _RETRY_CEILING:
-            drained = _RETRY_CEILING
-        refusal = Refuse(stage, reason, drained, observed, bound)
-        ticket.refusal = refusal
+        if (note := ticket.note) is not None:
+            if note.hand is not None:
+                self._contend(now)
+            self.accounts.gone(note, now)
+        door = self.door
+        pause = self._retry.after(now, door.drained_in(), door.rate)
+        ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound)
         return refusal
+
+    # -- inside: places ---------------------------------------------------------------
+
+    def _set_open(self) -> None:
+        if self.draining or self.observe:
+            self.open = self.places
+        elif self.bypassed:
+            self.open = _EVERYONE
+        elif self.contended or self._gathering or self.accounts.careful:
+            self.open = 0
+        else:
+            self.open = self.places
+
+    def _moved(self, now: float) -> None:
+        """Something that may let a waiter in, or shut the door, has happened."""
+        self._read_limit(now)
+        self._gathering = False
+        if self.room.depth:
+            self._settle_queue(now)
+            self._dispatch(now)
+        self._set_open()
+        self.telemetry.note_fullness(now, self.in_flight >= self.places)
+
+    def _dispatch(self, now: float) -> None:
+        """Give free places to those who are next."""
+        room, door = self.room, self.door
+        reserves = self.accounts.reserves
+        while room.depth and self.in_flight < self.places:
+            owed = reserves.next_class(room.depth_of, self.places) if reserves else None
+            ticket = room.pop(now, owed)
+            # If somebody else can still use the place it does not go to who cannot.
+            hopeless = (
+                room.depth > 0
+                and ticket.deadline != _INF
+                and now + self.drain.latency > ticket.deadline
+                and not door.observe
+            )
+            if hopeless or ticket.until <= now:
+                if self._too_late(ticket, now, hopeless=hopeless) is not None:
+                    self.ended_waits.append(ticket)
+                self._read_limit(now)
+            elif self._fits(ticket):
+                self._run(ticket, now)
+                self.ended_waits.append(ticket)
+            else:
+                room.put_back(ticket, ticket.level)
+                self._gathering = True
+                return
+
+    def _let_all_in(self, now: float) -> None:
+        self._settle_queue(now)
+        while (ticket := self.room.pop_any()) is not None:
+            self._run(ticket, now)
+            self.ended_waits.append(ticket)
+
+    def _follow_limit(self, now: float) -> None:
+        if self.limit.limit != self.learned:
+            self._moved(now)
+
+    def _braked(self) -> int:
+        """The limit less what signals take from it; something always runs."""
+        return self.learned if self.brake >= 1.0 else max(1, int(self.learned * self.brake))
+
+    def _read_limit(self, now: float) -> None:
+        # A limit of the user's own may answer anything. Whatever is not a number of at least
+        # one changes nothing: the last good number stays (NaN compares false here).
+        learned = self.limit.limit
+        if learned >= 1:
+            self.learned = int(learned)
+        places = 0 if self.draining else self._braked()
+        if places != self.places:
+            if places and self.places:
+                self.telemetry.note_limit(now, self.places, places)
+            self.places = places
+            self.door.follow(places or self._braked())
 
     def _settle_queue(self, now: float) -> None:
         """Bring the integral of the waiters up to `now`, before their number changes."""

@@ -5,42 +5,38 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
 
-from loadgate.admission import Admission, Ticket
+from loadgate.admission import Admission
+from loadgate.brakes import Brakes, Gauge
 from loadgate.decisions import Outcome, Reason, Refuse
 from loadgate.errors import UsageError
 from loadgate.guard import guarded
-from loadgate.limits.fixed import FixedLimit
-from loadgate.permit import Permit, check_request
-from loadgate.policy import Concurrency, Policy, Queue
+from loadgate.making import make_admission, remake_admission
+from loadgate.permit import CancellingPermit, Permit, check_request
+from loadgate.policy import Policy
 from loadgate.rates.group import Client, RateSet
 from loadgate.shared import SharedRates, connect
-from loadgate.shedding.depth import DepthRule
+from loadgate.shedding.readiness import Readiness
 from loadgate.signals import LoopWatch
-from loadgate.telemetry import (
-    EDGES,
-    WAIT_EDGES,
-    ClassCounts,
-    Snapshot,
-    Telemetry,
-    integral,
-    with_edges,
-)
-from loadgate.waiting import WaitingRoom
+from loadgate.snapshots import take_snapshot
+from loadgate.telemetry import EDGES, WAIT_EDGES, Snapshot, Telemetry, with_edges
+from loadgate.ticket import Note
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _UNCLAIMED: Final = object()
+_NEVER: Final = float("inf")
 
-# `off`: no event loop holds this many requests, so the limit never binds.
-_UNLIMITED: Final = 1_000_000
+# Seconds without a tick after which the watch is started for memory and gauges alone; with a
+# bound on the lag it is started sooner anyway.
+_LOOK_AFTER: Final = 1.0
 
 
 class AdmissionController:
@@ -55,6 +51,10 @@ class AdmissionController:
         clock: Monotonic seconds. Change it only in tests.
         draw: Numbers in [0, 1). Change it only in tests.
         name: How metrics and logs call this controller.
+        gauges: What else says that the service is full, by name: functions without arguments
+            that answer a pressure, 0 for none and 1 for full. Above `signals.gauge_target`
+            they brake the limit. They are called ten times a second while something runs,
+            must not block, and are ignored while they raise or answer no number.
 
     Raises:
         PolicyError: The policy is wrong (already when it is made).
@@ -67,6 +67,7 @@ class AdmissionController:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
         name: str = "default",
+        gauges: Mapping[str, Gauge] | None = None,
     ) -> None:
         self.policy: Policy = policy if policy is not None else Policy()
         self.name = name
@@ -80,20 +81,20 @@ class AdmissionController:
             with_edges(WAIT_EDGES, queue.max_wait, queue.max_wait / 2),
         )
         self.telemetry.begin(clock())
-        self.admission = Admission(
-            _limit(self.policy.concurrency),
-            _depth(self.policy.queue),
-            WaitingRoom[Ticket](len(self.policy.priorities), self.policy.queue.discipline),
-            self.telemetry,
-            observe=self.policy.concurrency.mode == "observe",
-        )
+        self.admission: Admission = make_admission(self.policy, self.telemetry, draw=draw())
+        self.brakes = Brakes(self.policy.signals, gauges or {}, self._braked)
+        self.all_rates: RateSet | None = None
         self.rates: RateSet | None = None
         self.shared: SharedRates | None = None
         self._follow_store(self.policy)
         self.settles = False
         self._classes = self.policy.priorities
+        self._bypass = False
+        self._bypassed = 0
+        self._bypassed_from = 0
+        self._readiness = Readiness()
         self._follow_policy()
-        self.watch = LoopWatch(clock, self._busy, self.admission.stalled)
+        self.watch = LoopWatch(clock, self._busy, self._stalled, self.brakes.tick)
         self._drained: anyio.Event | None = None
         self._entered = False
 
@@ -105,6 +106,9 @@ class AdmissionController:
         cost: float = 1.0,
         priority: str = "default",
         timeout: float | None = None,
+        places: int = 1,
+        *,
+        cancel: bool | None = None,
     ) -> Permit:
         """Ask for a place: ``async with controller.admit(client="acct-42") as permit``.
 
@@ -114,20 +118,36 @@ class AdmissionController:
             cost: What this request takes from each rate, above 0.
             priority: One of the policy's classes.
             timeout: Seconds from now until the answer is worthless; None means never.
+            places: Places that it occupies, for a request that weighs as much as several.
+                One that needs more than the limit runs alone. Once it is the next of its
+                class no other of it is started before.
+            cancel: Whether to cancel the block when the timeout is over, and raise TimeoutError
+                out of it; by default as `policy.cancel` says.
 
         Raises:
             RateLimited: On entering: the client asks for more than its share.
             Overloaded: On entering: the service is full.
             UsageError: The priority is unknown.
-            ValueError: Cost or timeout mean nothing.
+            ValueError: Cost, timeout or places mean nothing.
         """
-        if cost != 1.0 or timeout is not None:
-            check_request(cost, timeout)
         try:
             level = self._levels[priority]
         except KeyError:
             raise self._unknown_priority(priority) from None
-        return Permit(controller=self, client=client, cost=cost, level=level, timeout=timeout)
+        if timeout is None and cost == 1.0 and places == 1:
+            return Permit(controller=self, client=client, level=level)
+        check_request(cost, timeout, places)
+        kind = Permit
+        if timeout is not None and (self.policy.cancel if cancel is None else cancel):
+            kind = CancellingPermit
+        return kind(
+            controller=self,
+            client=client,
+            cost=cost,
+            level=level,
+            timeout=timeout,
+            note=Note(places) if places > 1 else None,
+        )
 
     def try_admit(
         self,
@@ -135,6 +155,7 @@ class AdmissionController:
         cost: float = 1.0,
         priority: str = "default",
         timeout: float | None = None,
+        places: int = 1,
     ) -> Permit:
         """Ask for a place but never wait: ``with controller.try_admit(...) as permit``.
 
@@ -142,7 +163,7 @@ class AdmissionController:
         """
         if self.shared is not None:
             raise UsageError("try_admit never waits, and a shared rate may have to: use admit")
-        permit = self.admit(client, cost, priority, timeout)
+        permit = self.admit(client, cost, priority, timeout, places, cancel=False)
         permit.patient = False
         return permit
 
@@ -160,6 +181,8 @@ class AdmissionController:
         cost: float | Callable[..., float] = 1.0,
         priority: str | Callable[..., str] = "default",
         timeout: float | None = None,
+        places: int | Callable[..., int] = 1,
+        cancel: bool | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def guard(
@@ -171,6 +194,8 @@ class AdmissionController:
         cost: float | Callable[..., float] = 1.0,
         priority: str | Callable[..., str] = "default",
         timeout: float | None = None,
+        places: int | Callable[..., int] = 1,
+        cancel: bool | None = None,
     ) -> Any:
         """Admit every call of a coroutine function or async generator function.
 
@@ -183,6 +208,8 @@ class AdmissionController:
             cost: As for `admit`, or such a callable.
             priority: As for `admit`, or such a callable.
             timeout: As for `admit`.
+            places: As for `admit`, or such a callable.
+            cancel: As for `admit`.
 
         Raises:
             TypeError: The function is neither.
@@ -194,6 +221,8 @@ class AdmissionController:
                 cost(*args, **kwargs) if callable(cost) else cost,
                 priority(*args, **kwargs) if callable(priority) else priority,
                 timeout,
+                places(*args, **kwargs) if callable(places) else places,
+                cancel=cancel,
             )
 
         def wrap(function: Any) -> Any:
@@ -205,66 +234,19 @@ class AdmissionController:
 
     def snapshot(self) -> Snapshot:
         """Everything there is to know, at this moment."""
-        admission = self.admission
-        telemetry = self.telemetry
-        # A scrape may come from another thread. Whatever a request changes together is read
-        # together, with no call in between at which the interpreter could switch threads; and
-        # after the clock, because a counter that says too much falls back the next time.
-        now = self.clock()
-        in_flight, held, started = admission.in_flight, telemetry.held, telemetry.started
-        waiting = admission.room.depth
-        limit = admission.limit.limit
-        admitted, refused = sum(telemetry.admitted), sum(telemetry.refused.values())
-        max_queue, max_depth = admission.thresholds()
-        store = self.shared.stats() if self.shared is not None else None
-        return Snapshot(
-            name=self.name,
-            at=now,
-            limit=limit,
-            in_flight=in_flight,
-            waiting=waiting,
-            arrived=admitted + refused + telemetry.left + waiting,
-            admitted=admitted,
-            finished={outcome.value: n for outcome, n in telemetry.finished.items()},
-            refused={reason.value: n for reason, n in telemetry.refused.items()},
-            would_refuse={reason.value: n for reason, n in telemetry.would_refuse.items()},
-            left=telemetry.left,
-            classes={
-                name: ClassCounts(admitted, rate_limited, overloaded)
-                for name, admitted, rate_limited, overloaded in zip(
-                    self.policy.priorities,
-                    telemetry.admitted,
-                    telemetry.rate_limited,
-                    telemetry.overloaded,
-                    strict=False,
-                )
-            },
-            peak=telemetry.peak_lately(in_flight, now),
-            busy=integral(held, started, in_flight, now),
-            queued=telemetry.queued + waiting * max(0.0, now - telemetry.queued_at),
-            limit_seconds=telemetry.limit_seconds + limit * max(0.0, now - telemetry.limit_at),
-            saturated=telemetry.full(now),
-            limit_rises=telemetry.limit_rises,
-            limit_falls=telemetry.limit_falls,
-            held=held,
-            wasted=telemetry.wasted,
-            latency=telemetry.latency.freeze(),
-            wait=telemetry.wait.freeze(),
-            drain_rate=admission.drain.rate(limit),
-            max_queue=max_queue,
-            max_depth=max_depth,
-            loop_lag=self.watch.lag(now),
-            stalls=telemetry.stalls,
-            stalled=telemetry.stalled,
-            draining=admission.draining,
-            algorithm=self.policy.concurrency.algorithm,
-            limit_state=admission.limit.explain(),
-            rates={
-                **(self.rates.stats() if self.rates is not None else {}),
-                **(store.rates if store is not None else {}),
-            },
-            store=store,
-        )
+        return take_snapshot(self)
+
+    def ready(self) -> bool:
+        """Whether a load balancer should send requests here; ask about every second.
+
+        Not while draining, and not once more than half of the requests were refused with 503
+        for five seconds; again after five seconds with at most a twentieth. Never use it as a
+        liveness probe: a restart makes an overload worse.
+        """
+        refused = sum(self.telemetry.overloaded)
+        arrived = self.telemetry.arrived(self.admission.room.depth)
+        ready = self._readiness.look(self.clock(), arrived, refused)
+        return ready and not self.admission.draining
 
     # -- changing ----------------------------------------------------------------------
 
@@ -274,37 +256,39 @@ class AdmissionController:
         Counters, buckets of rates with the same name, and what the limit has learned survive;
         a limit of another kind starts where the old one stood.
 
+        Priority classes are matched by name; whoever waits in one that is gone goes on in the
+        lowest.
+
         Raises:
-            UsageError: Called from another loop, or with other priority classes while
-                requests wait in the old ones.
+            UsageError: Called from another loop.
             PolicyError: It has another shared store: that needs a restart.
         """
         await anyio.lowlevel.checkpoint()
         loop = _running_loop()
         if loop is not self.loop or loop is None:
             self.claim(loop)
-        old = self.policy
-        admission = self.admission
-        if tuple(policy.priorities) != tuple(old.priorities) and admission.room.depth:
-            raise UsageError("priorities cannot change while requests wait; try again later")
         self._follow_store(policy)
-        self.policy = policy
-        limit = admission.limit
-        if policy.concurrency != old.concurrency:
-            # A fixed limit is what is written down, and `off` has learned nothing.
-            fresh = policy.concurrency.algorithm == "fixed" or old.concurrency.mode == "off"
-            limit = _limit(policy.concurrency, initial=None if fresh else admission.limit.limit)
-        if not admission.room.depth:
-            admission.room = WaitingRoom[Ticket](len(policy.priorities))
-        admission.room.discipline = policy.queue.discipline
+        old, self.policy = self.policy, policy
+        remake_admission(self.admission, old, policy, self.clock())
+        self.brakes.follow(policy.signals)
         self._follow_policy()
-        admission.change(
-            self.clock(),
-            limit,
-            _depth(policy.queue),
-            observe=policy.concurrency.mode == "observe",
-        )
         self.wake()
+
+    def bypass(self, on: bool) -> None:
+        """The kill switch: let everyone through, past rates, limit and signals; or stop that.
+
+        Nobody waits any more; the limit goes on learning from what it sees. `Snapshot.bypassed`
+        counts who was let through.
+        """
+        self._bypass = on
+        self._follow_bypass()
+        self.wake()
+
+    def bypassed(self) -> int:
+        """Requests let through by the kill switch so far."""
+        if not self.admission.bypassed:
+            return self._bypassed
+        return self._bypassed + sum(self.telemetry.admitted) - self._bypassed_from
 
     async def drain(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # gives up, never cancels
         """Refuse every arrival, refuse whoever waits, and wait for those who run.
@@ -417,32 +401,51 @@ class AdmissionController:
         self.telemetry.classes_changed(self._classes, policy.priorities)
         self._classes = policy.priorities
         local = [rate for rate in policy.rates if not rate.shared]
-        if self.rates is not None:
-            self.rates.update(local, self.clock())
+        if self.all_rates is not None:
+            self.all_rates.update(local, self.clock())
         elif local:
-            self.rates = RateSet(local)
+            self.all_rates = RateSet(local)
         self.settles = any(rate.charge != "arrival" for rate in policy.rates)
         self._levels = {name: level for level, name in enumerate(policy.priorities)}
         # Whoever names no class where "default" is none of them is served last.
         self._levels.setdefault("default", len(policy.priorities) - 1)
-        max_lag = policy.signals.max_lag
+        self._follow_bypass()
+
+    def _follow_bypass(self) -> None:
+        """Rates, limit and signals hold, unless the kill switch or the policy says otherwise."""
+        on = self._bypass or not self.policy.enabled
+        admission = self.admission
+        if on != admission.bypassed:
+            self._bypassed = self.bypassed()
+            self._bypassed_from = sum(self.telemetry.admitted)
+            admission.bypass(on, self.clock())
+        self.rates = None if on else self.all_rates
         # A clock that is turned by hand jumps when the loop does not.
-        watched = max_lag is not None and not getattr(self.clock, "virtual", False)
-        self.stale = max_lag if watched and max_lag is not None else float("inf")
+        signals = self.policy.signals
+        watched = signals.mode != "off" and not on and not getattr(self.clock, "virtual", False)
+        self.max_lag = signals.max_lag if watched and signals.max_lag is not None else _NEVER
+        self._more_to_see = watched and (signals.max_memory is not None or self.brakes.gauged)
+        self._set_look_after()
+
+    def _set_look_after(self) -> None:
+        """How old the last tick may be before a request looks around; at once if memory is full."""
+        self.look_after = min(self.max_lag, _LOOK_AFTER) if self._more_to_see else self.max_lag
+        if self._more_to_see and self.brakes.memory_full:
+            self.look_after = -_NEVER
+
+    def _braked(self, factor: float, now: float) -> None:
+        """Signals have changed what they leave of the limit."""
+        self.admission.brake_to(factor, now)
+        self._set_look_after()
+        self.wake()
+
+    def _stalled(self, now: float, duration: float) -> None:
+        self.admission.stalled(now, duration)
+        self.wake()
 
     def _unknown_priority(self, priority: str) -> UsageError:
         known = ", ".join(self.policy.priorities)
         return UsageError(f"priority {priority!r} is none of {known}")
-
-
-def _limit(concurrency: Concurrency, initial: int | None = None) -> Any:
-    if concurrency.mode == "off":
-        return FixedLimit(initial=_UNLIMITED, min=_UNLIMITED, max=_UNLIMITED)
-    return concurrency.create(initial)
-
-
-def _depth(queue: Queue) -> DepthRule:
-    return DepthRule(queue.max_wait, queue.max_queue, queue.max_depth)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -21,12 +21,15 @@ from loadgate.errors import PolicyError
 from loadgate.limits.settings import real
 from loadgate.rates.spec import Rate
 from loadgate.shared import Store
+from loadgate.shedding.laws import RuleName
 from loadgate.waiting import Discipline
 
 __all__ = ["Concurrency", "Mode", "Policy", "Queue", "Rate", "Signals", "Store"]
 
 Mode = Literal["enforce", "observe", "off"]
 """`observe` decides and counts what would have been refused; `off` does not even ask."""
+
+_MODES = ("enforce", "observe", "off")
 
 # Where a limit starts when nobody says: Netflix' and Envoy's users start between 3 and 100;
 # 20 is Netflix' own default for its windowed limits.
@@ -53,6 +56,8 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         latency_target: Seconds; an absolute objective for `adaptive`, None to learn alone.
         mode: `enforce`, `observe` or `off`.
         options: Further keyword arguments of the algorithm.
+        max_share: The share of the places that one client may hold or wait for, in (0, 1];
+            None for no such bound. Requests without a client are not bounded.
     """
 
     algorithm: str = "adaptive"
@@ -62,9 +67,12 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     latency_target: float | None = None
     mode: Mode = "enforce"
     options: dict[str, Any] = {}  # msgspec copies it for each instance
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, ("enforce", "observe", "off"))
+        _one_of("mode", self.mode, _MODES)
+        if self.max_share is not None:
+            real("max_share", self.max_share, 1e-6, 1.0)
         self.create()
 
     def create(self, initial: int | None = None) -> limits.Limit:
@@ -95,21 +103,46 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     Attributes:
         max_wait: Longest wait in seconds, 0 for none.
-        max_queue: Waiters up to which everyone may wait; above it an arrival survives with
-            probability `max_queue / depth`. None derives it from `max_wait` and the
-            measured throughput; 0 means that nobody waits.
-        max_depth: Waiters at which every arrival is refused; None means twice `max_queue`.
-        discipline: `default` (newest first once the queue stands) or `fifo`.
+        max_queue: Waiters up to which everyone may wait; above it arrivals are refused with a
+            probability that `rule` says. None derives it from `max_wait` and the measured
+            throughput; 0 means that nobody waits.
+        max_depth: Waiters at which someone must go for each arrival; None means twice
+            `max_queue`.
+        discipline: `default` (newest first once the queue stands), `fifo` or `fair` (across
+            clients).
+        rule: How refusals grow with the queue: `survival`, `ramp` or `budget`; see
+            `loadgate.shedding.laws`.
+        fair_by: The key of a client with several that is its account when the service is
+            full: who has had more than others goes first. A client without it counts by its
+            first key. Empty: clients are not compared.
+        fair_slots: Slots in each row of the table that remembers what clients used, a power
+            of two.
+        fair_hand: Slots dealt to each client. More make it less likely that one is taken for
+            another, and cost time: see `loadgate.shedding.fairness`.
+        max_refused: The share of arrivals that may be refused with 503 within ten seconds,
+            in (0, 1]; more are let through, which is the end of protection. None for no such
+            cap.
+        mode: `enforce`; `observe` lets everyone wait who finds no place, however long, and
+            counts what would have been refused; `off` keeps no queue: whoever finds no place
+            is refused at once.
     """
 
     max_wait: float = 0.1
     max_queue: float | None = None
     max_depth: float | None = None
     discipline: Discipline = "default"
+    rule: RuleName = "survival"
+    fair_by: str = "client"
+    fair_slots: int = 1024
+    fair_hand: int = 2
+    max_refused: float | None = None
+    mode: Mode = "enforce"
 
     def __post_init__(self) -> None:
         real("max_wait", self.max_wait, 0.0, 3600.0)
-        _one_of("discipline", self.discipline, ("default", "fifo"))
+        _one_of("discipline", self.discipline, ("default", "fifo", "fair"))
+        _one_of("rule", self.rule, ("survival", "ramp", "budget"))
+        _one_of("mode", self.mode, _MODES)
         if self.max_queue is not None:
             real("max_queue", self.max_queue, 0.0, 1e9)
         if self.max_depth is not None:
@@ -118,6 +151,18 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
                 raise PolicyError(
                     "max_depth", f"{self.max_depth:g} is below max_queue {self.max_queue:g}"
                 )
+        if self.max_refused is not None:
+            real("max_refused", self.max_refused, 0.0, 1.0)
+            if self.max_refused == 0.0:
+                raise PolicyError("max_refused", "0 would refuse nobody; use mode = 'observe'")
+        bits = self.fair_slots.bit_length() - 1
+        if self.fair_slots < 1 or self.fair_slots != 1 << bits:
+            raise PolicyError("fair_slots", f"{self.fair_slots} is not a power of two")
+        if self.fair_hand < 1 or bits * self.fair_hand > 60:
+            raise PolicyError(
+                "fair_hand",
+                f"{self.fair_hand} must be at least 1, and fair_slots ** fair_hand at most 2 ** 60",
+            )
 
 
 class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -125,14 +170,29 @@ class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         max_lag: Seconds by which the event loop may be late before arrivals are refused;
-            None never refuses for it.
+            above half of it the limit is braked. None does neither.
+        max_memory: Bytes of resident memory at which arrivals are refused; above nine tenths
+            of it the limit is braked. `container` takes the bound of the container (its
+            cgroup), and nothing if there is none. None does neither.
+        gauge_target: The pressure, in (0, 1), above which a gauge of yours brakes the limit.
+        mode: `enforce`; `observe` counts what would have been refused and brakes nothing;
+            `off` does not look.
     """
 
     max_lag: float | None = 0.1
+    max_memory: int | Literal["container"] | None = None
+    gauge_target: float = 0.9
+    mode: Mode = "enforce"
 
     def __post_init__(self) -> None:
+        _one_of("mode", self.mode, _MODES)
         if self.max_lag is not None:
             real("max_lag", self.max_lag, 0.01, 60.0)  # 0.01: two ticks of the loop's watch
+        if isinstance(self.max_memory, str):
+            _one_of("max_memory", self.max_memory, ("container",))
+        elif self.max_memory is not None:
+            real("max_memory", self.max_memory, 1e6, 1e15)  # below a megabyte: a slip of units
+        real("gauge_target", self.gauge_target, 0.01, 0.99)
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -145,6 +205,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         priorities: Names of the priority classes, the first is served first.
         signals: What else says that the process is full.
         store: Where the rates that are `shared` keep their state.
+        reserve: Share of the places, in (0, 1), that a priority class can count on, by its
+            name: `{"background": 0.1}`. What it does not use the others borrow.
+        cancel: Whether a request is cancelled when its timeout is over, unless `admit` says
+            otherwise; its block then ends with a TimeoutError.
+        enabled: False admits everything, counted, as if there were no loadgate.
 
     Raises:
         PolicyError: A setting is wrong; its `path` says which.
@@ -156,6 +221,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     priorities: Sequence[str] = ("critical", "default", "background")
     signals: Signals = Signals()
     store: Store | None = None
+    reserve: Mapping[str, float] = {}  # msgspec copies it for each instance
+    cancel: bool = False
+    enabled: bool = True
 
     def __post_init__(self) -> None:
         for path, value, kind in (
@@ -190,6 +258,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
                 raise PolicyError(f"priorities[{index}]", f"{name!r} is not a name")
         if len(set(self.priorities)) != len(self.priorities):
             raise PolicyError("priorities", f"{list(self.priorities)} has a name twice")
+        for name, share in self.reserve.items():
+            if name not in self.priorities:
+                raise PolicyError(f"reserve.{name}", f"none of {', '.join(self.priorities)}")
+            real(f"reserve.{name}", share, 1e-6, 1.0 - 1e-6)
+        if sum(self.reserve.values()) > 1.0:
+            raise PolicyError("reserve", f"{sum(self.reserve.values()):g} in all is above 1")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

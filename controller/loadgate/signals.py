@@ -32,6 +32,7 @@ class LoopWatch:
         clock: Monotonic seconds.
         busy: Whether anything runs or waits; when not, the watch stops.
         on_stall: Called with `(now, duration)` after the loop stood still.
+        on_tick: Called with `(now, lag)` at every tick; `lag` is how late it came.
 
     Attributes:
         last: When the last tick came; minus infinity while not `running`, so that one
@@ -39,17 +40,22 @@ class LoopWatch:
         running: Whether the watch ticks.
     """
 
-    __slots__ = ("_busy", "_clock", "_handle", "_on_stall", "_scope", "_starter", "last", "running")
+    __slots__ = (
+        "_busy", "_clock", "_handle", "_on_stall", "_on_tick", "_scope", "_starter", "last",
+        "running",
+    )  # fmt: skip
 
     def __init__(
         self,
         clock: Callable[[], float],
         busy: Callable[[], bool],
         on_stall: Callable[[float, float], None],
+        on_tick: Callable[[float, float], None],
     ) -> None:
         self._clock = clock
         self._busy = busy
         self._on_stall = on_stall
+        self._on_tick = on_tick
         self._handle: asyncio.TimerHandle | None = None
         self._scope: Any = None
         self._starter: Any = None
@@ -108,6 +114,7 @@ class LoopWatch:
         self.last = now
         if late >= STALL:
             self._on_stall(now, late)
+        self._on_tick(now, max(0.0, late))
         return self.running and self._busy()
 
     def _tick_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -127,6 +127,7 @@ class Telemetry:
         "rate_limited",
         "refused",
         "saturated",
+        "spared",
         "stalled",
         "stalls",
         "started",
@@ -150,6 +151,8 @@ class Telemetry:
         self.would_refuse = dict.fromkeys(Reason, 0)
         self.left = 0
         self.evicted = 0
+        # Let through because enough had been refused already (see shedding.refused_share).
+        self.spared = 0
         self.started = 0.0
         self.held = 0.0
         self.wasted = 0.0
@@ -172,6 +175,14 @@ class Telemetry:
         self.peak_since = 0.0
         self.latency = Histogram(latency_edges)
         self.wait = Histogram(wait_edges)
+
+    def running(self) -> int:
+        """Requests that were admitted and have not ended."""
+        return sum(self.admitted) - sum(self.finished.values())
+
+    def arrived(self, waiting: int) -> int:
+        """Requests that asked, of which so many wait."""
+        return sum(self.admitted) + sum(self.refused.values()) + self.left + waiting
 
     def busy(self, now: float, in_flight: int) -> float:
         """Integral of `in_flight` over time until `now`, seconds."""
@@ -217,7 +228,11 @@ class Telemetry:
         """The priority classes have other names now: counts follow the names."""
         for counts in (self.admitted, self.rate_limited, self.overloaded):
             kept = dict(zip(old, counts, strict=False))
-            counts[:] = [kept.get(name, 0) for name in new] + [0] * (CLASSES - len(new))
+            # Never shorter, because a permit made under the old classes may still be counted;
+            # and what belonged to classes that are gone stays in the sum.
+            gone = sum(counts) - sum(kept.get(name, 0) for name in new)
+            spare = max(CLASSES, len(counts), len(new) + 1) - len(new)
+            counts[:] = [*(kept.get(name, 0) for name in new), *[0] * (spare - 1), gone]
 
 
 class ClassCounts(msgspec.Struct, frozen=True, gc=False):
@@ -232,6 +247,24 @@ class ClassCounts(msgspec.Struct, frozen=True, gc=False):
     admitted: int
     rate_limited: int
     overloaded: int
+
+
+class BrakeLook(msgspec.Struct, frozen=True, gc=False):
+    """A signal that may brake the limit, at one moment.
+
+    Attributes:
+        value: The signal: seconds of lag, or a pressure from 0 to 1.
+        target: The value above which it brakes.
+        factor: What it leaves of the limit, 1.0 when it does not brake.
+        broken: Readings that were no number and were ignored.
+        explanation: The same in a sentence.
+    """
+
+    value: float
+    target: float
+    factor: float
+    broken: int
+    explanation: str
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +305,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         limit_state: What the limit says of itself (`Limit.explain`).
         rates: What each rate says of itself, by name.
         store: How the shared store fares (`StoreStats`), None without one.
+        contended: Whether a client with a name waited or was refused in the last seconds, so
+            that clients are compared.
+        fair_level: Place-seconds that a typical client used lately, 0 while not contended.
+        evicted: Waiters that had to go for an arrival.
+        spared: Let through because enough had been refused (`queue.max_refused`).
+        bypassing: Whether the kill switch lets everyone through.
+        bypassed: Requests it has let through.
+        brake: What signals leave of the limit, 1.0 when none brakes.
+        signals: Every signal that may brake, by name.
+        memory_used: Bytes in use, 0 if `signals.max_memory` is not set.
+        memory_bound: Bytes that may be.
     """
 
     name: str
@@ -308,3 +352,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     limit_state: dict[str, Any]
     rates: dict[str, Any]
     store: Any = None
+    contended: bool = False
+    fair_level: float = 0.0
+    evicted: int = 0
+    spared: int = 0
+    bypassing: bool = False
+    bypassed: int = 0
+    brake: float = 1.0
+    signals: dict[str, BrakeLook] = {}  # msgspec copies it for each instance
+    memory_used: int = 0
+    memory_bound: int = 0

@@ -18,34 +18,41 @@ _CHECKPOINT = 0.5
 class DrainRate:
     """Places that become free each second, from counters that exist anyway."""
 
-    __slots__ = ("_finished", "_held", "due", "latency")
+    __slots__ = ("_extra", "_finished", "_held", "due", "latency", "work")
 
     def __init__(self) -> None:
         self._held = 0.0
         self._finished = 0
+        self._extra = 0.0
         self.latency = 0.0
-        """Mean seconds a place was taken lately, 0.0 before anything has finished."""
+        """Mean seconds a request ran lately, 0.0 before anything has finished."""
+        self.work = 0.0
+        """Mean place-seconds of it: the same, unless requests occupy several places."""
         self.due = float("-inf")
 
-    def checkpoint(self, now: float, held: float, finished: int) -> None:
+    def checkpoint(self, now: float, held: float, finished: int, extra: float = 0.0) -> None:
         """Look at the counters; call it whenever `now >= due`.
 
         Args:
             now: Monotonic seconds.
             held: Seconds for which all who ended since the beginning had their places.
             finished: Requests that ended since the beginning.
+            extra: What `held` counts for places beyond the first of each request.
         """
         self.due = now + _CHECKPOINT
         done = finished - self._finished
         if done <= 0:
             return
-        mean = (held - self._held) / done
+        work = (held - self._held) / done
+        mean = work - (extra - self._extra) / done
         # Half new, half old: halves the sampling noise of a few completions, and a change
         # is three quarters there after two checkpoints.
+        self.work = work if self.work == 0.0 else 0.5 * (self.work + work)
         self.latency = mean if self.latency == 0.0 else 0.5 * (self.latency + mean)
         self._held = held
+        self._extra = extra
         self._finished = finished
 
     def rate(self, places: int) -> float:
-        """Places a second that become free with `places` taken; 0.0 when not known yet."""
-        return places / self.latency if self.latency > 0.0 else 0.0
+        """Requests a second that get done with `places` taken; 0.0 when not known yet."""
+        return places / self.work if self.work > 0.0 else 0.0

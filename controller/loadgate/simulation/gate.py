@@ -6,19 +6,15 @@ the engine instead of by tasks.
 
 from __future__ import annotations
 
-from typing import Final
+from hashlib import blake2b
 
-from loadgate.admission import Admission, Ticket
+from loadgate.admission import Admission
 from loadgate.limits.base import Limit
-from loadgate.limits.fixed import FixedLimit
+from loadgate.making import make_admission
 from loadgate.policy import Policy
 from loadgate.rates.group import RateSet
-from loadgate.shedding.depth import DepthRule
+from loadgate.shedding.fairness import Key
 from loadgate.telemetry import Telemetry
-from loadgate.waiting import WaitingRoom
-
-# `off`: no scenario has this many requests, so the limit never binds.
-_UNLIMITED: Final = 1_000_000
 
 
 def admission(policy: Policy, limit: Limit | None = None) -> Admission:
@@ -28,16 +24,13 @@ def admission(policy: Policy, limit: Limit | None = None) -> Admission:
         policy: What to enforce.
         limit: A limit to use instead of the policy's.
     """
-    concurrency, queue = policy.concurrency, policy.queue
-    if limit is None and concurrency.mode == "off":
-        limit = FixedLimit(initial=_UNLIMITED, min=_UNLIMITED, max=_UNLIMITED)
-    return Admission(
-        limit if limit is not None else concurrency.create(),
-        DepthRule(queue.max_wait, queue.max_queue, queue.max_depth),
-        WaitingRoom[Ticket](len(policy.priorities), queue.discipline),
-        Telemetry(),
-        observe=concurrency.mode == "observe",
-    )
+    return make_admission(policy, Telemetry(), limit=limit, digest=_digest)
+
+
+def _digest(client: Key) -> int:
+    """A hash that is the same in every process, unlike Python's own."""
+    name = client.encode() if isinstance(client, str) else client
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
 def rates(policy: Policy) -> RateSet | None:
