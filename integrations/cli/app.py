@@ -16,6 +16,7 @@ import typer
 
 from loadgate import __version__
 from loadgate.integrations.cli.bind import BindError, bind
+from loadgate.integrations.cli.dashboards import commands as dashboards
 from loadgate.integrations.cli.load import LoadError, load_app, load_function
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
@@ -34,6 +35,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Admission control for async Python: fair rates (429), load shedding (503).",
 )
+
+app.add_typer(dashboards, name="dashboards")
 
 
 class Backend(StrEnum):
