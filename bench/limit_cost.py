@@ -54,6 +54,8 @@ def samples() -> list[tuple[float, float, int]]:
 def measure(limit: Limit | _Bare, requests: list[tuple[float, float, int]]) -> float:
     """Nanoseconds of one pair of calls, the loop around them included."""
     admit, finish, success = limit.on_admit, limit.on_finish, Outcome.SUCCESS
+    for in_flight in range(1, 28):
+        admit(0.0, in_flight)
     started = time.perf_counter_ns()
     for now, latency, in_flight in requests:
         admit(now, in_flight)

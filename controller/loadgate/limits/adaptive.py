@@ -22,13 +22,17 @@ _CANCELLED: Final = Outcome.CANCELLED
 HEADROOM_QUEUED: Final = 1.6
 HEADROOM_BARE: Final = 2.5
 HEADROOM_LEAST: Final = 0.2
-# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known.
+# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
+# as long as that is urgent: for the first windows, and while requests are turned away.
 WINDOW: Final = 60
 WINDOW_EARLY: Final = 30
+EARLY: Final = 10
 # A window of fewer closes after so many seconds or latencies, if it has eight at all.
 PATIENCE: Final = 2.0
 PATIENCE_LATENCIES: Final = 10.0
 FEWEST: Final = 8
+# Seconds a window lasts at least, so that a fast service pays for little thinking.
+SHORTEST: Final = 0.05
 # Latencies thrown away after a change of the limit: what ends too early is the short requests.
 SETTLE: Final = 1.5
 SETTLE_CLIMBING: Final = 1.0
@@ -70,7 +74,7 @@ HIGHER_PAUSE_LATENCIES: Final = 60.0
 HIGHER_GAIN: Final = 0.5
 # Share of a window's answers that may be lost before the limit reacts to losses alone.
 LOST: Final = 0.02
-# Seconds without any event after which what was counted is thrown away.
+# Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
 # The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
 GOLDEN: Final = 0.6180339887498949
@@ -108,7 +112,6 @@ class AdaptiveLimit:
     """
 
     __slots__ = (
-        "_area",
         "_area_stalled",
         "_base",
         "_climbing",
@@ -119,10 +122,10 @@ class AdaptiveLimit:
         "_goal_settle",
         "_higher",
         "_in_flight",
-        "_last",
         "_latency",
         "_levels",
         "_lost",
+        "_moments",
         "_need",
         "_next_higher",
         "_next_probe",
@@ -195,23 +198,17 @@ class AdaptiveLimit:
         self._ramp_start = 0.0
         self._phase = 0.5
         self._in_flight = 0
-        self._last = -inf
         self._due = -inf
         self._settling = True
         self._need = WINDOW_EARLY
-        self._open(-inf)
+        self._open(0.0)
 
     # What happens: a few additions each; the thinking is done when `_due` has come.
 
     def on_admit(self, now: float, in_flight: int) -> None:
-        """A request starts; the time integral of the number in flight goes on."""
-        elapsed = now - self._last
-        if 0.0 <= elapsed < SILENCE:
-            self._area += elapsed * self._in_flight
-            self._last = now
-        else:
-            self._jump(now)
-        self._in_flight = in_flight if in_flight > 0 else 1
+        """A request starts. The number in flight is counted here, not taken from outside."""
+        self._moments -= now
+        self._in_flight += 1
 
     def on_wait(self, now: float) -> None:
         """Someone found the limit full; a rise on its way goes on."""
@@ -234,23 +231,19 @@ class AdaptiveLimit:
         held: float | None = None,
     ) -> None:
         """Count the end of a request; think when a window is over."""
-        elapsed = now - self._last
-        if 0.0 <= elapsed < SILENCE:
-            self._area += elapsed * self._in_flight
-            self._last = now
-        else:
-            self._jump(now)
-        if self._in_flight > 0:
-            self._in_flight -= 1
-        if outcome is _SUCCESS and 0.0 < latency < inf:
+        running = self._in_flight
+        if running > 0:
+            self._in_flight = running - 1
+            self._moments += now
+        if outcome is _SUCCESS:
             self._completed += 1
             self._crowd += in_flight
             self._spent += latency
-            if held is not None and latency < held < inf:
+            if held is not None and held > latency:
                 self._other += held - latency
         else:
             self._teach_little(now, latency, outcome, held)
-        if now >= self._due:
+        if not self._start <= now < self._due:
             self._tick(now)
 
     def on_stall(self, now: float, duration: float) -> None:
@@ -258,17 +251,15 @@ class AdaptiveLimit:
 
         Where they are, the event loop is what is full, and its time is time of work.
         """
-        elapsed = now - self._last
-        if not 0.0 < duration < SILENCE or not 0.0 <= elapsed < SILENCE:
+        span = now - self._start
+        if not 0.0 < duration < SILENCE or not 0.0 <= span < inf:
             return
-        self._last = now
-        self._area += elapsed * self._in_flight
-        pause = min(duration, elapsed)
+        pause = min(duration, span)
         self._stalled += pause
         self._area_stalled += pause * self._in_flight
         if self._goal:
             self._ramp_start += pause
-        elif pause > self._latency and self._stalled <= 0.5 * (now - self._start):
+        elif pause > self._latency and self._stalled <= 0.5 * span:
             # What piled up meanwhile runs all at once; that is not how the service behaves.
             self._settle(now, SETTLE_SMALL)
 
@@ -296,7 +287,7 @@ class AdaptiveLimit:
     def _open(self, now: float) -> None:
         self._start = now
         self._opened_with = self._in_flight
-        self._area = 0.0
+        self._moments = 0.0
         self._area_stalled = 0.0
         self._stalled = 0.0
         self._completed = 0
@@ -313,25 +304,35 @@ class AdaptiveLimit:
         self._due = now + latencies * self._latency
         self._open(now)
 
+    def _area(self, now: float) -> float:
+        """Time integral of the number in flight since the window began.
+
+        Each request adds the moment of its end and takes away that of its start; those that
+        were running at the beginning or still are count from there and until now.
+        """
+        return self._in_flight * now - self._opened_with * self._start + self._moments
+
     def _jump(self, now: float) -> None:
         """Start anew after a long silence or a step of the clock; what was learned stays."""
-        if not isfinite(now):
-            return
-        self._last = now
         self._probing = self._higher = False
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
 
     def _tick(self, now: float) -> None:
+        if not isfinite(now):
+            return
+        span = now - self._start
+        if not 0.0 <= span < SILENCE + PATIENCE_LATENCIES * self._latency:
+            self._jump(now)
+            return
         if self._goal:
             self._step(now)
             return
         if self._settling:
             self._settling = False
             self._open(now)
-            self._due = now + (self._latency or FIRST_LATENCY)
+            self._due = now + max(self._latency or FIRST_LATENCY, SHORTEST)
             return
-        span = now - self._start
         completed = self._completed
         if not span > 0.0 or completed == 0:
             self._due = now
@@ -339,7 +340,7 @@ class AdaptiveLimit:
         latency = self._latency
         if latency == 0.0:
             # The first to end are the short ones; wait until all places have turned over.
-            if completed < max(FEWEST, SETTLE * self._area / span):
+            if completed < max(FEWEST, SETTLE * self._area(now) / span):
                 self._due = now + 0.2 * span
                 return
             latency = FIRST_LATENCY
@@ -347,23 +348,23 @@ class AdaptiveLimit:
         if completed < self._need and (completed < FEWEST or span <= patience):
             missing = (self._need - completed) * span / completed
             self._due = now + min(missing, max(0.1, 2.0 * latency))
-        elif span < latency:
-            self._due = self._start + latency
+        elif span < max(latency, SHORTEST):
+            self._due = self._start + max(latency, SHORTEST)
         else:
             self._conclude(now, span, completed)
 
     def _conclude(self, now: float, span: float, completed: int) -> None:
-        area = self._area
+        area = self._area(now)
         if self._stalled <= 0.5 * span:
             area -= self._area_stalled
         # Little's law, with the mean of arrivals and departures as the throughput.
         turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
         occupied = area / turnover
-        latency = occupied
-        if self._other > 0.0:
-            # Places held longer than latency lasts, or by requests that teach nothing.
+        latency = occupied - self._other / turnover
+        if self._other > 0.25 * area:
+            # Mostly places held longer than latency lasts, or by requests that teach nothing.
             latency = min(occupied, self._spent / completed)
-        if not 0.0 < latency < inf:
+        if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
             self._settle(now, 0.0)
             return
         self._occupied += 0.3 * (min(occupied / latency, 1e6) - self._occupied)
@@ -608,7 +609,8 @@ class AdaptiveLimit:
         else:
             settle = SETTLE_SMALL if step > SMALL else 0.0
         self._change(now, wanted, settle)
-        self._need = WINDOW if self._levels.sure else WINDOW_EARLY
+        early = not self._levels.sure and (self._windows < EARLY or self._pressure > PRESSED)
+        self._need = WINDOW_EARLY if early else WINDOW
 
     def _change(self, now: float, wanted: int, settle: float) -> None:
         limit = self.limit

@@ -36,6 +36,7 @@ LARGEST: Final = 8.0
 # Dispersion of a count beside Poisson's: what is assumed at first, learned with this weight.
 DISPERSION: Final = 2.0
 DISPERSION_WEIGHT: Final = 0.05
+DISPERSION_MOST: Final = 30.0
 # Standard deviation that remains however many completions are pooled.
 RESIDUE: Final = 0.03
 # A point three standard deviations off moves its level at least half of the way.
@@ -130,14 +131,16 @@ class Levels:
         self._below = max(0.0, self._below - max(off, -LARGEST) - SLACK)
         if self._above > ALARM or self._below > ALARM:
             return self._changed(key, _Point(level, rate, weight, now))
-        learned = DISPERSION_WEIGHT * (min(max(off * off, 0.3), 6.0) - self.dispersion)
-        self.dispersion = max(1.0, self.dispersion + learned)
+        # `off` is one standard deviation on average when the dispersion is right.
+        self.dispersion *= 1.0 + DISPERSION_WEIGHT * (min(off * off, 6.0) - 1.0)
+        self.dispersion = min(max(self.dispersion, 1.0), DISPERSION_MOST)
         share = weight / (weight + point.weight)
         if abs(off) > ODD:
             share = max(share, 0.5)
         point.level += share * (level - point.level)
         point.rate = 1.0 / ((1.0 - share) / point.rate + share / rate)
-        point.weight = min(point.weight + weight, max(HEAVIEST, HEAVIEST_PER_LEVEL * level))
+        heaviest = max(HEAVIEST * self.dispersion, HEAVIEST_PER_LEVEL * level)
+        point.weight = min(point.weight + weight, heaviest)
         point.at = now
         return Change.NONE
 
