@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -58,8 +59,8 @@ class Sighting(msgspec.Struct, frozen=True):
         reason: Why.
         status: What the client saw.
         client: The keyed hash of its key or keys.
-        observed: The number that was compared.
-        bound: What it was compared with.
+        observed: The number that was compared, None if it is infinite.
+        bound: What it was compared with, likewise.
         retry_after: Seconds, None where no attempt can ever pass.
         explanation: For the operator, in words.
         trace_id: The trace it belongs to, empty without one.
@@ -70,8 +71,8 @@ class Sighting(msgspec.Struct, frozen=True):
     reason: str
     status: int
     client: str
-    observed: float
-    bound: float
+    observed: float | None
+    bound: float | None
     retry_after: float | None
     explanation: str
     trace_id: str
@@ -222,22 +223,25 @@ class Witness(DecisionLog):
             name = ",".join(f"{key}:{self._name(value)}" for key, value in client.items())
         else:
             name = self._name(_one_key(client))
-        never = refusal.retry_after == float("inf")
         return Sighting(
             at=one.at,
             stage=refusal.stage.value,
             reason=refusal.reason.value,
             status=one.status,
             client=name or ANONYMOUS,
-            observed=refusal.observed,
-            bound=refusal.bound,
-            retry_after=None if never else refusal.retry_after,
+            observed=_finite(refusal.observed),
+            bound=_finite(refusal.bound),
+            retry_after=_finite(refusal.retry_after),
             explanation=explain(refusal),
             trace_id=one.trace_id,
         )
 
     def _name(self, key: str | bytes) -> str:
         return self._hash(key)[:DIGITS] if key else ANONYMOUS
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _one_key(client: Client) -> str | bytes:

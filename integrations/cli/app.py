@@ -106,9 +106,18 @@ def serve(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where /metrics, /healthz and /readyz are; 'none' for nowhere.",
+            help="Where /metrics, /healthz, /readyz and /live are; 'none' for nowhere.",
         ),
     ] = "127.0.0.1:9464",
+    live_token: Annotated[
+        str,
+        typer.Option(
+            metavar="TOKEN",
+            envvar="LOADGATE_LIVE_TOKEN",
+            help="What /live asks for. Without one it answers on a port of this machine alone.",
+            show_default=False,
+        ),
+    ] = "",
     backend: Annotated[
         Backend | None,
         typer.Option(help="The event loop. Default: uvloop if it is installed."),
@@ -158,9 +167,9 @@ def serve(
     """Run an ASGI app behind admission."""
     try:
         from loadgate.integrations.cli.serve import Process, Service
-        from loadgate.integrations.decision_log import DecisionLog
         from loadgate.integrations.exempt import DEFAULT_PATHS
         from loadgate.integrations.hypercorn import StartupError
+        from loadgate.integrations.witness import Witness
     except ModuleNotFoundError as missing:
         fail_for_missing(missing, "loadgate serve")
     loop = _loop(backend)
@@ -170,8 +179,7 @@ def serve(
         layer = _layer(rules, trusted_proxy or [], proxy_header, identify, app_dir)
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
-        if log_refusals:
-            layer["log"] = DecisionLog(explained=True)
+        layer["log"] = witness = Witness(logs=log_refusals, explained=True)
         listener = sockets.enter_context(bind(bind_))
         ops_listener = None
         if metrics_bind != "none":
@@ -188,6 +196,8 @@ def serve(
                 layer=layer,
                 graceful_timeout=graceful_timeout,
                 access_log=access_log,
+                witness=witness,
+                live_token=live_token,
             )
         )
         sockets.pop_all()  # from here on Hypercorn closes them
@@ -228,6 +238,12 @@ def demo(context: typer.Context) -> None:
 def simulate(context: typer.Context) -> None:
     """Play a scenario against a policy on a virtual clock."""
     _delegate("simulate", context.args)
+
+
+@app.command(context_settings=_PASS_ON)
+def watch(context: typer.Context) -> None:
+    """Draw a served process in the terminal, live."""
+    _delegate("watch", context.args)
 
 
 def _delegate(name: str, arguments: list[str]) -> NoReturn:

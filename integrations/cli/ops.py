@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from enum import StrEnum
 from typing import Any
 
+from loadgate.integrations.console.live import PAGE, Live
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -23,18 +25,21 @@ class State(StrEnum):
 
 
 class OpsApp:
-    """An ASGI app of three pages, meant for a port that clients cannot reach.
+    """An ASGI app of a few pages, meant for a port that clients cannot reach.
 
     ``/metrics`` is what Prometheus reads. ``/healthz`` answers 200 as long as the event loop
     turns: a supervisor that gets no answer should restart the process. ``/readyz`` answers 200
     only while requests are welcome, 503 before the app has started and as soon as it drains.
+    ``/live`` is a page for eyes, ``/live.json`` what it and `loadgate watch` draw.
 
     Args:
         render: Makes the metrics page: takes the ``Accept`` header, returns body and type.
+        live: Answers for the last two; None leaves them out.
     """
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, live: Live | None = None) -> None:
         self._render = render
+        self._live = live
         self.state = State.STARTING
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -50,7 +55,10 @@ class OpsApp:
             (b"content-type", kind.encode("latin-1")),
             (b"content-length", b"%d" % len(body)),
             (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
         ]
+        if self._live is not None and scope["path"] == PAGE:
+            headers += self._live.page_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
@@ -60,6 +68,8 @@ class OpsApp:
         if scope["method"] not in {"GET", "HEAD"}:
             return 405, b"only GET\n", _TEXT
         match scope["path"]:
+            case "/live" | "/live.json" as path if self._live is not None:
+                return self._live.answer(path, scope["headers"])
             case "/metrics":
                 accept = b",".join(
                     value for name, value in scope["headers"] if name.lower() == b"accept"
@@ -72,9 +82,9 @@ class OpsApp:
                 ready = self.state is State.SERVING
                 return 200 if ready else 503, f"{self.state}\n".encode(), _TEXT
             case "/":
-                return 200, b"loadgate: /metrics /healthz /readyz\n", _TEXT
+                return 200, b"loadgate: /metrics /healthz /readyz /live\n", _TEXT
             case _:
-                return 404, b"no such page: /metrics /healthz /readyz\n", _TEXT
+                return 404, b"no such page: /metrics /healthz /readyz /live\n", _TEXT
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

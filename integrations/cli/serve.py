@@ -25,8 +25,12 @@ from loadgate.integrations.cli.bind import url
 from loadgate.integrations.cli.ops import OpsApp, State
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import announce
+from loadgate.integrations.console.live import Live, is_local
+from loadgate.integrations.console.status import status_of
+from loadgate.integrations.decision_timer import DecisionTimer
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage, Reloads
+from loadgate.integrations.witness import Witness
 from loadgate.policy import Policy
 
 log = logging.getLogger("loadgate.serve")
@@ -59,6 +63,8 @@ class Service(msgspec.Struct, kw_only=True):
         layer: Keyword arguments of `AdmissionMiddleware`.
         graceful_timeout: Seconds that running requests get to finish.
         access_log: Whether Hypercorn logs every request to stdout.
+        witness: Sees the refusals, also the log of the layer; None for nobody.
+        live_token: What the live view asks for, empty for nothing.
     """
 
     name: str
@@ -70,6 +76,8 @@ class Service(msgspec.Struct, kw_only=True):
     layer: dict[str, Any]
     graceful_timeout: float
     access_log: bool
+    witness: Witness | None = None
+    live_token: str = ""
 
 
 class Process:
@@ -86,10 +94,20 @@ class Process:
         self._service = service
         self._controller = AdmissionController(service.policy)
         self._protected = AdmissionMiddleware(service.app, self._controller, **service.layer)
-        collector = LoadgateCollector(self._controller)
+        witness = service.witness
+        collector = LoadgateCollector(
+            self._controller, witness=witness, decisions=DecisionTimer(self._controller)
+        )
         collector.reloads = self._reloads = Reloads()
         REGISTRY.register(collector)
-        self._ops = OpsApp(MetricsPage(REGISTRY).render)
+        live = None
+        if service.ops_listener is not None:
+            live = Live(
+                lambda: status_of(self._controller, witness),
+                local=is_local(service.ops_listener),
+                token=service.live_token,
+            )
+        self._ops = OpsApp(MetricsPage(REGISTRY).render, live)
         self._config = BoundConfig(service.listener, self._on_listening)
         self._config.graceful_timeout = service.graceful_timeout
         if service.access_log:

@@ -1,0 +1,97 @@
+"""What does ``loadgate watch`` do? Look at a served process again and again, and draw it."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from loadgate.integrations.cli.say import FAILED, fail
+from loadgate.integrations.console.status import FORMAT, Status
+from loadgate.integrations.console.terminal import Watch
+
+# Seconds after which a process that does not answer is said not to.
+_TIMEOUT = 5.0
+
+
+class LookError(Exception):
+    """There was no answer, or none that can be read."""
+
+
+def watch(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="The operators' port of a served process, http://127.0.0.1:9464 for example.",
+        ),
+    ] = "http://127.0.0.1:9464",
+    every: Annotated[
+        float, typer.Option(min=0.1, max=60.0, help="Seconds between two looks.")
+    ] = 1.0,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="LOADGATE_LIVE_TOKEN", help="What a port that others can reach asks for."
+        ),
+    ] = "",
+    looks: Annotated[
+        int, typer.Option(min=0, help="End after so many looks and leave the last; 0 never ends.")
+    ] = 0,
+) -> None:
+    """Draw a served process: limit, queue, latency, refusals and their reasons."""
+    address = url.rstrip("/").removesuffix("/live") + "/live.json"
+    console = Console()
+    drawn = Watch()
+    try:
+        drawn.add(look(address, token))
+    except LookError as error:
+        fail(f"{url} shows nothing: {error}", FAILED)
+    count = 1
+    with Live(drawn.screen(), console=console, screen=not looks, auto_refresh=False) as screen:
+        try:
+            while count != looks:
+                time.sleep(every)
+                trouble = ""
+                try:
+                    drawn.add(look(address, token))
+                except LookError as error:
+                    trouble = str(error)
+                screen.update(drawn.screen(trouble), refresh=True)
+                count += 1
+        except KeyboardInterrupt:
+            pass  # that is how one leaves
+
+
+def look(address: str, token: str = "") -> Status:
+    """Ask once.
+
+    Raises:
+        LookError: There was no answer, or none that can be read.
+    """
+    request = urllib.request.Request(address)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        # An address that the user has typed.
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(500).decode("utf-8", "replace").strip()
+        raise LookError(f"{error.code}: {said}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise LookError(str(reason)) from None
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except msgspec.DecodeError:
+        raise LookError(
+            f"what it says is not of format {FORMAT}: is it another version of loadgate?"
+        ) from None

@@ -1,0 +1,181 @@
+"""What does ``loadgate watch`` draw? One screen of text from the last few minutes of readings."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from loadgate.integrations.console.reading import Reading, between
+from loadgate.integrations.console.status import Status
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+# Columns of a history; at a look each second it is a minute.
+WIDTH: Final = 60
+# Refusals that are explained below the numbers.
+_SHOWN: Final = 6
+
+
+class Watch:
+    """Remembers readings and draws them."""
+
+    def __init__(self) -> None:
+        self._last: Status | None = None
+        self._readings: deque[Reading] = deque(maxlen=WIDTH)
+
+    def add(self, status: Status) -> None:
+        """Take in another look."""
+        if self._last is not None:
+            reading = between(self._last, status)
+            if reading is None:
+                self._readings.clear()  # another process answers by now
+            else:
+                self._readings.append(reading)
+        self._last = status
+
+    def screen(self, trouble: str = "") -> RenderableType:
+        """The screen.
+
+        Args:
+            trouble: Why the last look failed, if it did.
+        """
+        status = self._last
+        if status is None:
+            return Text(trouble or "looking …", style="red" if trouble else "dim")
+        parts: list[RenderableType] = [_head(status, trouble)]
+        if self._readings:
+            parts += [self._numbers(status), self._refusals()]
+        else:
+            parts.append(Text("the second look will tell rates", style="dim"))
+        parts.append(_sightings(status))
+        return Group(*parts)
+
+    def _numbers(self, status: Status) -> Table:
+        readings = list(self._readings)
+        now = readings[-1]
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", min_width=22)
+        table.add_column(justify="right", min_width=9)
+        table.add_column(no_wrap=True)
+        table.add_column(style="dim")
+
+        def row(
+            name: str,
+            value: Callable[[Reading], float | None],
+            said: Callable[[float | None], str],
+            note: str = "",
+            style: str = "",
+            top: float | None = None,
+        ) -> None:
+            values = [value(reading) for reading in readings]
+            table.add_row(name, said(values[-1]), spark(values, top=top, style=style), note)
+
+        most = max((reading.limit for reading in readings), default=1.0)
+        row("limit", lambda r: r.limit, number, f"{status.low} to {status.high}", "red", most)
+        row("in flight", lambda r: r.in_flight, number,
+            f"every place taken {percent(now.saturated)} of the time", "green", most)  # fmt: skip
+        row("waiting", lambda r: r.waiting, number,
+            f"everyone may wait up to {number(status.max_queue)}", "blue")  # fmt: skip
+        row("latency, median", lambda r: r.p50, seconds)
+        target = status.latency_target
+        row("latency, p99", lambda r: r.p99, seconds,
+            f"target {seconds(target)}" if target else "", "yellow")  # fmt: skip
+        row("wait, p99", lambda r: r.wait99, seconds, f"at most {seconds(status.max_wait)}", "blue")
+        row("asked each second", lambda r: r.asked, number)
+        row("admitted each second", lambda r: r.admitted, number, style="green")
+        row("done well each second", lambda r: r.done, number, style="green")
+        row("event loop stands still", lambda r: r.stalled, percent,
+            f"late by {seconds(status.loop_lag)} now", "red")  # fmt: skip
+        return table
+
+    def _refusals(self) -> RenderableType:
+        readings = list(self._readings)
+        reasons = {reason for reading in readings for reason in reading.refused}
+        if not reasons:
+            return Text("\nnothing refused in the last minute", style="dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(min_width=22)
+        table.add_column(justify="right", min_width=9)
+        table.add_column(no_wrap=True)
+        table.add_row("\nrefused each second", "", "")
+        total = {reason: sum(r.refused.get(reason, 0.0) for r in readings) for reason in reasons}
+        for reason in sorted(reasons, key=lambda reason: -total[reason]):
+            values = [reading.refused.get(reason, 0.0) for reading in readings]
+            style = "magenta" if reason == "rate" else "dark_orange"
+            table.add_row(f"  {reason}", number(values[-1]), spark(values, style=style))
+        return table
+
+
+def _head(status: Status, trouble: str) -> Text:
+    text = Text.assemble(
+        (f"loadgate {status.name}", "bold"),
+        (f"  {status.algorithm}", "dim"),
+        ("" if status.mode == "enforce" else f"  mode {status.mode}", "yellow"),
+        ("  draining" if status.draining else "", "yellow"),
+    )
+    if trouble:
+        text.append(f"  no answer: {trouble}", style="bold red")
+    return text
+
+
+def _sightings(status: Status) -> RenderableType:
+    if not status.sightings:
+        return Text("")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for one in status.sightings[:_SHOWN]:
+        at = time.strftime("%H:%M:%S", time.localtime(one.at))
+        table.add_row(at, f"{one.status} {one.reason}", one.client, one.explanation)
+    return Panel(table, title="last refusals", title_align="left", border_style="dim")
+
+
+def spark(values: Sequence[float | None], *, top: float | None = None, style: str = "") -> Text:
+    """A history as blocks of eight heights; nothing at all is a dot, no value a gap.
+
+    Args:
+        values: From the oldest to the newest.
+        top: The value of a full block, by default the highest there is.
+        style: The colour.
+    """
+    highest = top if top is not None else max((v for v in values if v is not None), default=0.0)
+    text = Text()
+    for value in values:
+        if value is None:
+            text.append(" ")
+        elif value <= 0.0 or highest <= 0.0:
+            text.append("·", style="dim")
+        else:
+            text.append(_BLOCKS[min(7, int(8 * value / highest))], style=style)
+    return text
+
+
+def number(value: float | None) -> str:
+    """A count or rate in three digits or so."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    """A share."""
+    return (
+        "-" if value is None else f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
+    )
+
+
+def seconds(value: float | None) -> str:
+    """A length of time in its natural unit."""
+    if value is None:
+        return "-"
+    if value >= 1.0:
+        return f"{value:.2f} s"
+    return f"{value * 1e3:.3g} ms" if value >= 0.001 else f"{value * 1e6:.0f} µs"

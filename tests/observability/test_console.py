@@ -1,0 +1,192 @@
+"""The live views draw what the controller knows, to those who may look."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from io import StringIO
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, RateLimited
+from loadgate.integrations.console.live import DATA, PAGE, Live, is_local, page
+from loadgate.integrations.console.reading import between, quantile
+from loadgate.integrations.console.status import Counts, Status, status_of
+from loadgate.integrations.console.terminal import Watch, spark
+from loadgate.integrations.witness import Witness
+from loadgate.testing import VirtualClock
+
+POLICY = Policy(
+    rates=[Rate("per-client", limit=3, per=3600.0)],
+    concurrency=Concurrency(algorithm="fixed", initial=2, max=9),
+    queue=Queue(max_wait=0.3),
+)
+
+
+class Story:
+    """Ten seconds: two run for 4 s, one is refused, and one looks before and after."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.controller = AdmissionController(POLICY, clock=self.clock, name="checkout")
+        self.witness = Witness(logs=False)
+        self.before = status_of(self.controller, self.witness)
+
+    async def play(self) -> None:
+        async with self.controller as controller:
+            async with controller.admit("a", priority="critical"), controller.admit("a"):
+                self.clock.advance(4.0)
+            async with controller.admit("a"):
+                pass
+            with pytest.raises(RateLimited) as caught:
+                await controller.admit("a").__aenter__()
+            self.witness.refused(caught.value.refusal, "a", 429, self.clock())
+            self.clock.advance(6.0)
+            self.after = status_of(controller, self.witness)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # nothing here depends on the loop
+
+
+@pytest.fixture
+async def story() -> Story:
+    story = Story()
+    await story.play()
+    return story
+
+
+@pytest.mark.anyio
+async def test_two_looks_tell_rates_means_and_quantiles(story: Story) -> None:
+    reading = between(story.before, story.after)
+    assert reading is not None
+    assert reading.seconds == pytest.approx(10.0)
+    assert reading.limit == pytest.approx(2.0)
+    assert reading.in_flight == pytest.approx(0.8)
+    assert reading.saturated == pytest.approx(0.4)
+    assert reading.asked == pytest.approx(0.4)
+    assert reading.admitted == reading.done == pytest.approx(0.3)
+    assert reading.refused == {"rate": pytest.approx(0.1)}
+    assert reading.p99 == pytest.approx(2.5 + 2.5 * (0.99 * 3 - 1) / 2)
+    assert reading.wait99 is None
+
+
+@pytest.mark.anyio
+async def test_another_process_behind_the_same_address_is_no_negative_rate(story: Story) -> None:
+    assert between(story.after, story.before) is None
+    fresh = msgspec.structs.replace(story.before, at=story.after.at + 1.0)
+    assert between(story.after, fresh) is None
+
+
+@given(st.lists(st.integers(0, 5), min_size=4, max_size=4), st.floats(0.01, 0.99))
+def test_a_quantile_lies_in_the_bucket_that_holds_it(added: list[int], q: float) -> None:
+    edges = (0.1, 0.2, 0.4)
+    found = quantile(q, Counts(edges, (0,) * 4, 0.0), Counts(edges, tuple(added), 0.0))
+    if not sum(added):
+        assert found is None
+        return
+    assert found is not None
+    values = [edge for edge, count in zip((*edges, 0.4), added, strict=True) for _ in range(count)]
+    upper = values[min(len(values) - 1, int(q * len(values) + 1 - 1e-9) - 1)] if q else values[0]
+    lower = {0.1: 0.0, 0.2: 0.1, 0.4: 0.2}[upper]
+    assert lower - 1e-9 <= found <= upper + 1e-9
+
+
+@pytest.mark.anyio
+async def test_what_is_sent_can_be_read_and_names_nobody(story: Story) -> None:
+    live = Live(lambda: story.after, local=True)
+    status, body, kind = live.answer(DATA, [(b"host", b"127.0.0.1:9464")])
+    assert (status, kind) == (200, "application/json")
+    assert msgspec.json.decode(body, type=Status) == story.after
+    (seen,) = story.after.sightings
+    assert re.fullmatch(r"[0-9a-f]{12}", seen.client)
+    assert "per-client" in seen.explanation
+
+
+ANSWERS: list[tuple[bool, str, dict[bytes, bytes], int]] = [
+    (True, "", {b"host": b"localhost:9464"}, 200),
+    (True, "", {b"host": b"127.0.0.1"}, 200),
+    (True, "", {b"host": b"[::1]:9464"}, 200),
+    (True, "", {b"host": b"attacker.example:9464"}, 403),  # a name that was made to point here
+    (False, "", {b"host": b"localhost"}, 403),
+    (False, "secret", {b"host": b"10.0.0.1"}, 403),
+    (False, "secret", {b"Authorization": b"Bearer wrong"}, 403),
+    (False, "secret", {b"Authorization": b"Bearer secret"}, 200),
+    (True, "secret", {b"host": b"localhost"}, 403),
+]
+
+
+@pytest.mark.parametrize(("local", "token", "headers", "expected"), ANSWERS)
+def test_only_those_who_may_look_get_numbers(
+    local: bool, token: str, headers: dict[bytes, bytes], expected: int
+) -> None:
+    live = Live(lambda: Story().before, local=local, token=token)
+    status, body, _ = live.answer(DATA, headers.items())
+    assert status == expected
+    assert (b"checkout" in body) == (expected == 200)
+    assert b"secret" not in body
+    # The page holds no numbers, so that it can ask for the token.
+    assert live.answer(PAGE, {}.items())[0] == 200
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        yield made
+
+
+@pytest.mark.parametrize(("address", "expected"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_a_port_of_this_machine_is_told_from_others(
+    listener: socket.socket, address: str, expected: bool
+) -> None:
+    listener.bind((address, 0))
+    assert is_local(listener) is expected
+
+
+def test_the_page_runs_nothing_but_its_own_program() -> None:
+    live = Live(lambda: Story().before, local=True)
+    ((name, value),) = live.page_headers
+    assert name == b"content-security-policy"
+    policy = value.decode()
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    text = page()
+    assert not re.findall(r"\b(?:src|href)=\"(?!data:)", text), "it loads nothing"
+    assert not re.search(r"\son\w+=|style=", text), "the policy would forbid it"
+    assert "innerHTML" not in text
+
+
+def drawn(watch: Watch, trouble: str = "") -> str:
+    console = Console(file=StringIO(), width=120, force_terminal=False, record=True)
+    console.print(watch.screen(trouble))
+    return console.export_text()
+
+
+@pytest.mark.anyio
+async def test_the_terminal_shows_numbers_reasons_and_explanations(story: Story) -> None:
+    watch = Watch()
+    assert "looking" in drawn(watch)
+    watch.add(story.before)
+    assert "the second look" in drawn(watch)
+    watch.add(story.after)
+    text = drawn(watch)
+    for expected in (
+        "loadgate checkout", "limit", "1 to 9", "every place taken 40 %", "asked each second",
+        "refused each second", "rate", "429 rate", "raise the rate",
+    ):  # fmt: skip
+        assert expected in text, text
+    assert "no answer: gone" in drawn(watch, "gone")
+    watch.add(story.before)  # a restart
+    assert "the second look" in drawn(watch)
+
+
+def test_a_history_shows_nothing_little_and_much_apart() -> None:
+    assert spark([None, 0.0, 0.5, 8.0]).plain == " ·▁█"
+    assert spark([0.0, 0.0]).plain == "··"
+    assert spark([4.0], top=8.0).plain == "▅"

@@ -1,0 +1,185 @@
+"""A served process, a real load and a real Prometheus: all three count the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from loadgate.integrations.console.status import Status
+from tests.integrations.served import PATIENCE, ROOT, Served
+from tests.observability.prometheus import Prometheus, running
+
+APP = """
+import anyio
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    await anyio.sleep(0.02)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"done"})
+"""
+POLICY = """
+[[rates]]
+name = "per-client"
+rate = "40/second burst 20"
+
+[concurrency]
+algorithm = "fixed"
+initial = 2
+
+[queue]
+max_wait = 0.05
+max_queue = 4
+"""
+WANTED = 300
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "policy.toml").write_text(POLICY)
+    with Served(folder, "--policy", "policy.toml", app=APP) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def statuses(served: Served) -> dict[int, int]:
+    """What a load generator saw: answers by status. Everything has ended when it returns."""
+    seen: dict[int, int] = {}
+
+    def fetch(client: httpx.Client) -> None:
+        status = client.get(f"{served.url}/").status_code
+        seen[status] = seen.get(status, 0) + 1
+
+    from concurrent.futures import ThreadPoolExecutor
+
+    with httpx.Client(timeout=PATIENCE) as client, ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: fetch(client), range(WANTED)))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    served: Served, statuses: dict[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Prometheus]:
+    address = served.ops.removeprefix("http://")
+    config = f"""
+global: {{ scrape_interval: 1s, evaluation_interval: 1s }}
+rule_files: [{ROOT / "dashboards/prometheus/loadgate-alerts.yml"},
+             {ROOT / "dashboards/prometheus/loadgate-recording.yml"}]
+scrape_configs:
+  - job_name: live
+    static_configs: [{{ targets: ["{address}"] }}]
+"""
+    with running(tmp_path_factory.mktemp("live"), config) as server:
+        ends = time.monotonic() + PATIENCE
+        while not server.instant("loadgate_build_info", time.time()):
+            assert time.monotonic() < ends, server.targets()
+            time.sleep(0.1)
+        yield server
+
+
+def by(found: list[Any], *labels: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(one["metric"][label] for label in labels): float(one["value"][1]) for one in found
+    }
+
+
+def test_prometheus_counts_what_the_clients_saw(
+    prometheus: Prometheus, statuses: dict[int, int]
+) -> None:
+    assert set(statuses) == {200, 429, 503}, "the load must meet all three"
+    decided = by(
+        prometheus.instant("sum by (decision) (loadgate_requests_total)", time.time()), "decision"
+    )
+    assert decided == {
+        ("admitted",): statuses[200],
+        ("rate_limited",): statuses[429],
+        ("overloaded",): statuses[503],
+        ("left",): 0,
+    }
+    ended = prometheus.instant("sum by (outcome) (loadgate_finished_total)", time.time())
+    assert by(ended, "outcome")["success",] == statuses[200]
+    (counted,) = prometheus.instant("loadgate_latency_seconds_count", time.time())
+    assert float(counted["value"][1]) == statuses[200]
+    (held,) = prometheus.instant(
+        "loadgate_in_flight_seconds_total / loadgate_latency_seconds_count", time.time()
+    )
+    assert float(held["value"][1]) >= 0.02, "each request slept for as long as that"
+
+
+def test_the_live_view_counts_the_same_and_explains(
+    served: Served, statuses: dict[int, int]
+) -> None:
+    status = msgspec.json.decode(httpx.get(f"{served.ops}/live.json").content, type=Status)
+    assert status.requests["admitted"] == statuses[200]
+    assert status.requests["rate_limited"] == statuses[429]
+    assert status.requests["overloaded"] == statuses[503]
+    reasons = {one.reason for one in status.sightings}
+    assert "rate" in reasons
+    assert len(reasons) >= 2
+    assert all(len(one.explanation) > 40 for one in status.sightings)
+    assert status.top_share == 1.0  # there is only one client
+
+
+def test_prometheus_is_content_with_the_target_and_the_rules(prometheus: Prometheus) -> None:
+    (target,) = prometheus.targets()
+    assert target["health"] == "up", target
+    assert target["lastError"] == ""
+    # Every rule is evaluated once a second; the first time has come when all have.
+    ends = time.monotonic() + PATIENCE
+    while any(rule["health"] == "unknown" for rule in prometheus.rules()):
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    assert [rule for rule in prometheus.rules() if rule["health"] != "ok"] == []
+
+
+def test_decisions_are_timed(served: Served, statuses: dict[int, int]) -> None:
+    assert served.metric("loadgate_decision_duration_seconds_count") == sum(statuses.values()) // 64
+
+
+def test_the_page_comes_with_a_policy_that_fits_it(served: Served) -> None:
+    page = httpx.get(f"{served.ops}/live")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert "sha256-" in page.headers["content-security-policy"]
+    assert httpx.get(f"{served.ops}/live.json", headers={"host": "evil.example"}).status_code == 403
+
+
+def watch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loadgate.integrations.cli", "watch", *arguments],
+        cwd=ROOT / "controller",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_loadgate_watch_draws_it(served: Served, statuses: dict[int, int]) -> None:
+    done = watch(served.ops, "--every", "0.2", "--looks", "3")
+    assert done.returncode == 0, done.stderr
+    assert "loadgate default" in done.stdout
+    assert "asked each second" in done.stdout
+    assert "last refusals" in done.stdout
+
+
+def test_a_process_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = watch("http://127.0.0.1:9", "--looks", "1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("loadgate: http://127.0.0.1:9 shows nothing: ")
+    assert done.stderr.count("\n") == 1
