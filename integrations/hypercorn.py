@@ -18,6 +18,9 @@ import anyio
 from hypercorn.config import Config, Sockets
 from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
+from loadgate.integrations.door import Door
+from loadgate.integrations.hypercorn_door import serve as serve_behind
+
 
 class StartupError(Exception):
     """The app's own startup failed or took too long; the message is the app's."""
@@ -59,7 +62,12 @@ class BoundConfig(Config):
         return Sockets([], [self._listener], [])
 
 
-async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]]) -> None:
+async def run(
+    app: Any,
+    config: BoundConfig,
+    stop: Callable[[], Awaitable[Any]],
+    door: Door | None = None,
+) -> None:
     """Serve `app` in the running loop (asyncio, uvloop or trio) until `stop` returns.
 
     Then the socket is closed, idle connections too, and what still runs gets
@@ -70,6 +78,7 @@ async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]])
         app: An ASGI app, whatever its ``__call__`` looks like.
         config: Its socket and Hypercorn's settings.
         stop: Returns when the server shall stop, as in ``event.wait``.
+        door: Who may come in before HTTP begins; asyncio and uvloop only, without effect on trio.
 
     Raises:
         StartupError: The app's startup failed.
@@ -79,7 +88,7 @@ async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]])
     async def serve() -> None:
         nonlocal failure
         try:
-            await _serve(app, config, stop)
+            await _serve(app, config, stop, door)
         except Exception as error:
             failure = error
 
@@ -91,12 +100,17 @@ async def run(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]])
         raise failure
 
 
-async def _serve(app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]]) -> None:
+async def _serve(
+    app: Any, config: BoundConfig, stop: Callable[[], Awaitable[Any]], door: Door | None
+) -> None:
     flavour = "hypercorn.asyncio" if _on_asyncio() else "hypercorn.trio"
     # Looked up by name: the types of the two are only partly known to strict checkers.
     serve: Any = importlib.import_module(flavour).serve
     try:
-        await serve(_observed(app, config), config, shutdown_trigger=stop, mode="asgi")
+        if door is not None and _on_asyncio():
+            await serve_behind(_observed(app, config), config, stop, door)
+        else:
+            await serve(_observed(app, config), config, shutdown_trigger=stop, mode="asgi")
     except (StartupError, LifespanFailureError, LifespanTimeoutError) as error:
         raise StartupError(config.failure or str(error)) from None
     except BaseExceptionGroup as group:

@@ -1,0 +1,194 @@
+"""When is a request refused before anyone reads it? When the loop is late and most are refused.
+
+Refusing inside the application is exact (it knows the client, the class, the queue), but costs an
+HTTP server nearly as much as an answer. Far above capacity that cost is what fills the event
+loop. The door in front of the HTTP machinery refuses for a tenth of it, but blindly. So it stays
+open until two things are true of the same half second: requests took long from the door to the
+application (the loop is late), and fewer than half of the offered ones were of any use there.
+
+A door that is closed lets through twice what was of use lately (the adaptive throttling of
+Google's SRE book, chapter 21, with the same factor, but on the server's side), a trickle on top,
+and only so many at a time that the loop works them off within `narrow` seconds. So the controller
+always sees at least twice what it can take, a capacity that grows is followed within seconds,
+and the door opens by itself once less than twice the useful is offered.
+
+A refusal by a rate (429) counts as use: only the application can tell a greedy client from a
+modest one, and a door that closed for it would punish the modest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from loadgate.decisions import Reason, Refuse, Stage
+
+# Seconds over which use and lateness are judged: some twenty requests of a service of 50/s.
+_WINDOW: Final = 0.5
+
+# Mean seconds from the door to the application above which the loop is late. Hypercorn needs
+# 0.3 ms when idle; CoDel's target for a standing queue is 5 ms as well (RFC 8289).
+LATE: Final = 0.005
+
+# Requests let through for each one that was of use (Google's K): whoever halves it refuses
+# requests that would be served while the capacity grows, whoever doubles it pays for refusals.
+_SPARE: Final = 2.0
+
+# Requests a second that pass always, so that a service that has served nothing is seen to recover.
+_TRICKLE: Final = 10.0
+
+# Share of the allowed lag of the loop that may be on its way from the door to the application.
+_NARROW: Final = 0.25
+
+# Seconds after which a closed door finds out whether the loop could refuse by itself again; twice
+# as long after each time that it could not. 32 s keep that below 2 % of the time.
+_FIRST_HOLD: Final = 4.0
+_LONGEST_HOLD: Final = 32.0
+
+# Seconds without a pass after which one passes, whatever is said to be on its way.
+_PATIENCE: Final = 1.0
+
+# Seconds after which a refused client may come back: the application's estimate is not asked.
+_RETRY_AFTER: Final = 1.0
+
+
+class DoorRule:
+    """Decides at the door, from what became of those whom it let through.
+
+    Args:
+        max_lag: Seconds by which the event loop may be late, above 0.
+
+    Attributes:
+        max_lag: As given; may be changed at any time.
+        due: When `look` wants to be called next, monotonic seconds.
+        closed: Whether arrivals are narrowed at all.
+        thinned: Whether no more than the useful share passes; a closed door tries without.
+        in_transit: Requests that passed and have not reached the application yet.
+        delay: Mean seconds from the door to the application in the last window.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_entered",
+        "_hold",
+        "_last_pass",
+        "_offered",
+        "_pass_rate",
+        "_retry_thinned",
+        "_since",
+        "_tokens",
+        "_tokens_at",
+        "_transit",
+        "_use_rate",
+        "_useful",
+        "closed",
+        "delay",
+        "due",
+        "in_transit",
+        "max_lag",
+        "thinned",
+    )
+
+    def __init__(self, max_lag: float = 0.1) -> None:
+        if not 0.0 < max_lag < float("inf"):
+            raise ValueError(f"max_lag: {max_lag!r} is not a finite number above 0")
+        self.max_lag = max_lag
+        self.due = float("-inf")
+        self.closed = False
+        self.thinned = False
+        self.in_transit = 0
+        self.delay = 0.0
+        self._allowed = 1.0
+        self._hold = _FIRST_HOLD
+        self._retry_thinned = 0.0
+        self._last_pass = float("-inf")
+        self._pass_rate = _TRICKLE
+        self._tokens = 1.0
+        self._tokens_at = 0.0
+        self._since = 0.0
+        self._useful = 0
+        self._use_rate = 0.0
+        self._offered = 0
+        self._entered = 0
+        self._transit = 0.0
+
+    def arrive(self, now: float) -> Refuse | None:
+        """Decide about one request; None lets it pass.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        self._offered += 1
+        if self.closed:
+            if self.in_transit >= self._allowed and now - self._last_pass < _PATIENCE:
+                return self._refusal()
+            if self.thinned and not self._takes_token(now):
+                return self._refusal()
+        self._last_pass = now
+        self.in_transit += 1
+        return None
+
+    def enter(self, now: float, passed: float) -> None:
+        """A request that passed at `passed` has reached the application."""
+        self.in_transit -= 1
+        self._entered += 1
+        if now > passed:
+            self._transit += now - passed
+
+    def leave(self) -> None:
+        """A request that passed will never reach the application."""
+        self.in_transit -= 1
+
+    def look(self, now: float, useful: int) -> None:
+        """Judge the last window; call it whenever `now >= due`, before `arrive`.
+
+        Args:
+            now: Monotonic seconds.
+            useful: Requests that were admitted or refused by a rate, since the beginning.
+        """
+        first = self.due == float("-inf")
+        elapsed = now - self._since
+        self.due = now + _WINDOW
+        if not first and elapsed > 0.0:
+            self._judge(now, elapsed, max(0, useful - self._useful))
+        self._since = now
+        self._useful = useful
+        self._offered = self._entered = 0
+        self._transit = 0.0
+
+    def _judge(self, now: float, elapsed: float, useful: int) -> None:
+        rate = useful / elapsed
+        # Half new, half old, as one window of a slow service is a handful of requests.
+        self._use_rate = rate if rate > self._use_rate else 0.5 * (self._use_rate + rate)
+        self._pass_rate = _SPARE * self._use_rate + _TRICKLE
+        self._allowed = max(1.0, _NARROW * self.max_lag * self._entered / elapsed)
+        if self._entered:
+            self.delay = self._transit / self._entered
+        else:
+            self.delay = elapsed if self.in_transit else 0.0
+        late = self.delay > LATE
+        if self._offered / elapsed <= self._pass_rate:
+            if self.closed and not late:
+                self.closed = self.thinned = False
+        elif late:
+            if not self.thinned:
+                # It was tried without thinning, and in vain: wait longer before the next time.
+                again = self.closed or now < self._retry_thinned + self._hold
+                self._hold = min(2.0 * self._hold, _LONGEST_HOLD) if again else _FIRST_HOLD
+                self._retry_thinned = now + self._hold
+                self._tokens_at = now
+            self.closed = self.thinned = True
+        if self.thinned and now >= self._retry_thinned:
+            self.thinned = False
+
+    def _takes_token(self, now: float) -> bool:
+        room = max(1.0, self._pass_rate * _NARROW * self.max_lag)
+        earned = max(0.0, now - self._tokens_at) * self._pass_rate
+        self._tokens = min(room, self._tokens + earned)
+        self._tokens_at = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _refusal(self) -> Refuse:
+        return Refuse(Stage.SHED, Reason.LOOP_LAG, _RETRY_AFTER, self.delay, LATE)

@@ -1,0 +1,361 @@
+"""What happens at the door, before any HTTP machinery? A head is read, and maybe answered at once.
+
+The rule (`loadgate.shedding.door`) decides when; this is its shell on asyncio and uvloop. It knows
+one server-independent thing: how an HTTP/1.1 connection starts a request. Each server has its own
+protocol class that asks here first (`hypercorn_door`, `uvicorn`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+import msgspec
+
+from loadgate.controller import AdmissionController
+from loadgate.decisions import Reason, Refuse
+from loadgate.integrations.decision_log import DecisionLog
+from loadgate.integrations.exempt import Exemptions
+from loadgate.integrations.http import Contract, Pressure, refusal_answer, spread_seconds
+from loadgate.policy import Policy
+from loadgate.shedding.door import DoorRule
+
+Mode = Literal["answer", "drop"]
+
+# What is read of a head at most; h11, and with it Hypercorn and Uvicorn, takes no more either.
+MAX_HEAD: Final = 16 * 1024
+
+# A refused body up to this size is read, so that a kept connection can go on.
+MAX_BODY: Final = 64 * 1024
+
+# Seconds and bytes that a connection gets to close by itself after its last answer (RFC 9112, 9.6).
+LINGER: Final = 1.0
+MAX_LINGER: Final = 256 * 1024
+
+# Connections that may stand at the door without having sent a whole head; beyond that the oldest
+# is dropped. Descriptors are scarcer than memory: 1,024 is the usual bound of a process.
+_MAX_HELD: Final = 512
+
+# h11 takes bare line feeds too, so a head may end with either.
+_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+
+# An empty SETTINGS frame, which must come first, and GOAWAY: no stream was processed (0), the
+# reason is ENHANCE_YOUR_CALM (11). Clients may repeat everything (RFC 9113, 6.8).
+GOAWAY: Final = (
+    b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+    b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0b"
+)
+
+
+class DoorCounts(msgspec.Struct, frozen=True, gc=False):
+    """What the door did since the start.
+
+    Attributes:
+        passed: Requests let through to the server.
+        exempt: Requests on exempt paths, let through without being asked about.
+        answered: Requests answered with a refusal.
+        dropped: Connections closed without an answer: HTTP/2, or in the mode `drop`.
+        expired: Connections closed because no whole head came in time, or too many stood there.
+        closed: Whether the door narrows arrivals now.
+    """
+
+    passed: int
+    exempt: int
+    answered: int
+    dropped: int
+    expired: int
+    closed: bool
+
+
+class Door:
+    """Asks the rule for each request head and prepares what refused clients are told.
+
+    Args:
+        controller: Whose loop this protects. The door follows its policy: without
+            `signals.max_lag`, or while the limit only observes, it is never closed.
+        exempt: What always passes, as for `AdmissionMiddleware` (a function is not possible:
+            there is no scope yet).
+        contract: How refusals are told; the same as the layer's.
+        mode: ``answer`` with the overload's status, or ``drop`` the connection (RFC 6585, section
+            4, allows it under attack).
+        log: Where refusals are logged.
+
+    Raises:
+        ValueError: `exempt` is a function or malformed, or `mode` is unknown.
+
+    Attributes:
+        rule: The rule that decides.
+    """
+
+    def __init__(
+        self,
+        controller: AdmissionController,
+        *,
+        exempt: Iterable[str] | None = None,
+        contract: Contract | None = None,
+        mode: Mode = "answer",
+        log: DecisionLog | None = None,
+    ) -> None:
+        if mode not in ("answer", "drop"):
+            raise ValueError(f"mode: {mode!r} is neither 'answer' nor 'drop'")
+        if callable(exempt):
+            raise ValueError("exempt: at the door there is no scope to call a function with")
+        self.mode: Mode = mode
+        self.rule = DoorRule()
+        self.expired = 0
+        self._controller = controller
+        self._clock = controller.clock
+        self._exempt = Exemptions(exempt)
+        self._contract = Contract() if contract is None else contract
+        self._log = log
+        self._pressure = Pressure()
+        self._answers: dict[int, tuple[bytes, bytes]] = {}
+        self._passed = self._spared = self._answered = self._dropped = 0
+        self._policy: Policy | None = None
+        self._enforced = False
+        self._level = 0
+
+    def counts(self) -> DoorCounts:
+        """What happened so far."""
+        return DoorCounts(
+            self._passed,
+            self._spared,
+            self._answered,
+            self._dropped,
+            self.expired,
+            self.rule.closed,
+        )
+
+    def ask(self, head: bytes) -> float | Refuse:
+        """Decide about the request that begins with `head`.
+
+        Returns:
+            The refusal; or when it passed, for `entered`; 0.0 for one that need not be followed.
+        """
+        now = self._clock()
+        rule = self.rule
+        if now >= rule.due:
+            self._look(now)
+        if self._exempt.paths and self._is_exempt(head):
+            self._spared += 1
+            return 0.0
+        if not self._enforced:
+            self._passed += 1
+            return 0.0
+        refusal = rule.arrive(now)
+        if refusal is not None:
+            return refusal
+        self._passed += 1
+        return now
+
+    def entered(self, passed: float) -> None:
+        """A request that passed at `passed` has reached the application."""
+        self.rule.enter(self._clock(), passed)
+
+    def left(self) -> None:
+        """A request that passed will never reach the application."""
+        self.rule.leave()
+
+    def answer(self, refusal: Refuse, head: bytes, *, close: bool) -> bytes:
+        """Count a refusal and return the whole response to it."""
+        self._answered += 1
+        now = self._count(refusal)
+        contract = self._contract
+        pressure = self._pressure.refused(now, self._useful)
+        draw = self._controller.draw()
+        wait = spread_seconds(refusal.retry_after, pressure, draw, contract.max_retry_after)
+        if contract.retry_after == "date" or contract.render is not None:
+            prepared = self._prepare(refusal, wait)
+        else:
+            prepared = self._answers.get(wait) or self._prepare(refusal, wait)
+            self._answers[wait] = prepared
+        start, body = prepared
+        connection = b"connection: close\r\n\r\n" if close else b"\r\n"
+        return start + connection + (b"" if head.startswith(b"HEAD ") else body)
+
+    def drop(self, refusal: Refuse) -> None:
+        """Count a refusal that nobody is told about."""
+        self._dropped += 1
+        self._count(refusal)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _count(self, refusal: Refuse) -> float:
+        now = self._clock()
+        telemetry = self._controller.telemetry
+        telemetry.refused[refusal.reason] += 1
+        telemetry.overloaded[self._level] += 1
+        if self._log is not None:
+            self._log.refused(refusal, None, self._contract.overload_status, now)
+        return now
+
+    def _useful(self) -> int:
+        telemetry = self._controller.telemetry
+        return sum(telemetry.admitted) + telemetry.refused[Reason.RATE]
+
+    def _look(self, now: float) -> None:
+        policy = self._controller.policy
+        if policy is not self._policy:
+            self._policy = policy
+            max_lag = policy.signals.max_lag
+            self._enforced = max_lag is not None and policy.concurrency.mode != "observe"
+            if max_lag is not None:
+                self.rule.max_lag = max_lag
+            classes = list(policy.priorities)
+            # Nobody at the door says which class a request is of; it counts as most are.
+            self._level = classes.index("default") if "default" in classes else len(classes) - 1
+        self.rule.look(now, self._useful())
+
+    def _is_exempt(self, head: bytes) -> bool:
+        method, _, rest = head[: head.find(b"\n")].partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        if "%" in path:
+            path = unquote(path)
+        paths = self._exempt.paths
+        return paths is not None and path in paths and self._exempt.covers(
+            {"method": method.decode("latin-1"), "path": path}
+        )  # fmt: skip
+
+    def _prepare(self, refusal: Refuse, wait: int) -> tuple[bytes, bytes]:
+        answer = refusal_answer(
+            refusal, self._contract, pressure=0.0, draw=0.0, epoch=time.time() + wait - 1
+        )
+        lines = [b"HTTP/1.1 %d %b" % (answer.status, _phrase(answer.status))]
+        for name, value in answer.headers:
+            if name == b"retry-after" and value.isdigit():
+                value = b"%d" % wait
+            lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n", answer.body
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b""
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What the start of a request says about the bytes that follow.
+
+    Attributes:
+        length: Length of the head in bytes.
+        body: Bytes of the body; -1 if it is chunked, announced by `Expect`, or not to be trusted.
+        keep: Whether the connection may be kept.
+    """
+
+    length: int
+    body: int
+    keep: bool
+
+
+def head_end(data: bytes) -> int:
+    """Where the head that `data` starts with ends; 0 if it is not whole."""
+    found = _HEAD_END.search(data)
+    return 0 if found is None else found.end()
+
+
+def read_head(head: bytes) -> Head:
+    """Look at the framing of one whole head; nothing else is parsed."""
+    lower = head.lower()
+    keep = b" http/1.1" in lower[: lower.find(b"\n")]
+    body = 0
+    for line in lower.splitlines()[1:]:
+        name, _, value = line.partition(b":")
+        if name == b"content-length":
+            value = value.strip()
+            # Twice, signed or absurdly long: whoever frames like that gets no second request.
+            body = int(value) if value.isdigit() and len(value) < 16 and body == 0 else -1
+        elif name == b"transfer-encoding" or name == b"expect":
+            body = -1
+            break
+        elif name == b"connection" and b"close" in value:
+            keep = False
+    return Head(len(head), body, keep)
+
+
+class Timeouts:
+    """Closes what stands still: one timer for any number of connections with the same patience.
+
+    Args:
+        patience: Seconds after which `expire` is called.
+        expire: What to do with one whose time is up.
+    """
+
+    __slots__ = ("_expire", "_patience", "_timer", "_until")
+
+    def __init__(self, patience: float, expire: Callable[[Any], None]) -> None:
+        self._patience = patience
+        self._expire = expire
+        self._until: dict[Any, float] = {}  # in the order of their times
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, one: Any) -> None:
+        """Start its time."""
+        loop = asyncio.get_running_loop()
+        self._until[one] = loop.time() + self._patience
+        if self._timer is None:
+            self._timer = loop.call_later(self._patience, self._sweep, loop)
+
+    def discard(self, one: Any) -> None:
+        """It need not be watched any more."""
+        self._until.pop(one, None)
+
+    def drop_oldest_above(self, most: int) -> None:
+        """Expire the oldest at once if there are more than `most`."""
+        if len(self._until) > most:
+            self._end(next(iter(self._until)))
+
+    def stop(self) -> None:
+        """Expire all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for one in list(self._until):
+            self._end(one)
+
+    def _end(self, one: Any) -> None:
+        del self._until[one]
+        self._expire(one)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for one, until in list(self._until.items()):
+            if until > now:
+                self._timer = loop.call_at(until, self._sweep, loop)
+                return
+            self._end(one)
+
+
+class Doorman:
+    """The timers that the connections of one listening socket share.
+
+    Args:
+        door: Whom they ask.
+        patience: Seconds until a connection must have sent a whole head.
+    """
+
+    def __init__(self, door: Door, patience: float) -> None:
+        self.door = door
+        self.held = Timeouts(patience, self._expire)
+        self.lingering = Timeouts(LINGER, lambda one: one.abort())
+
+    def hold(self, one: Any) -> None:
+        """A connection has not sent a whole head yet."""
+        self.held.add(one)
+        self.held.drop_oldest_above(_MAX_HELD)
+
+    def stop(self) -> None:
+        """Close whoever stands at the door."""
+        self.held.stop()
+        self.lingering.stop()
+
+    def _expire(self, one: Any) -> None:
+        self.door.expired += 1
+        one.abort()

@@ -1,0 +1,190 @@
+"""The door's rule, driven by numbers: a loop that is simulated by a queue."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgate.decisions import Reason
+from loadgate.shedding.door import DoorRule
+
+
+class Loop:
+    """A loop that works off what passed, one at a time.
+
+    Whoever enters more than 0.1 s after it passed is refused inside, which takes 0.3 ms.
+
+    Args:
+        work: Seconds of the loop for each request that enters in time.
+        places: Requests a second that find a place; the others are refused inside.
+    """
+
+    def __init__(self, work: float, places: float = math.inf) -> None:
+        self.rule = DoorRule(0.1)
+        self.work = work
+        self.places = places
+        self.now = 0.0
+        self.free_at = 0.0
+        self.useful = 0
+        self._credit = 4.0 if places else 0.0
+        self._credit_at = -1.0
+        self._on_its_way: deque[tuple[float, float]] = deque()
+        self.offered = self.passed = 0
+
+    def offer(self, rate: float, seconds: float) -> float:
+        """Offer evenly spaced requests; returns the share that passed."""
+        self.offered = self.passed = 0
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1.0 / rate
+            self._turn()
+            if self.now >= self.rule.due:
+                self.rule.look(self.now, self.useful)
+            self.offered += 1
+            if self.rule.arrive(self.now) is None:
+                self.passed += 1
+                starts = max(self.now, self.free_at)
+                self.free_at = starts + (self.work if starts - self.now <= 0.1 else 0.0003)
+                self._on_its_way.append((self.now, starts))
+        return self.passed / self.offered
+
+    def _turn(self) -> None:
+        while self._on_its_way and self._on_its_way[0][1] <= self.now:
+            passed, entered = self._on_its_way.popleft()
+            self.rule.enter(entered, passed)
+            if entered - passed > 0.1:
+                continue
+            self._credit = min(4.0, self._credit + (entered - self._credit_at) * self.places)
+            self._credit_at = entered
+            if self._credit >= 1.0:
+                self._credit -= 1.0
+                self.useful += 1
+
+
+def test_a_door_in_front_of_a_loop_that_copes_stays_open() -> None:
+    loop = Loop(work=0.0005, places=40)
+    assert loop.offer(400, 10) == 1.0
+    assert not loop.rule.closed
+
+
+def test_a_busy_service_below_its_capacity_is_not_touched() -> None:
+    loop = Loop(work=0.020)
+    assert loop.offer(49, 20) == 1.0
+
+
+def test_an_overloaded_loop_gets_what_it_can_work_off_and_little_more() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(500, 4)
+    before = loop.useful
+    loop.offer(500, 10)
+    assert loop.rule.closed
+    assert loop.useful - before == pytest.approx(500, rel=0.05)  # 50/s for 10 s
+    assert loop.passed <= 2.5 * 500
+    assert loop.rule.in_transit <= 2
+
+
+def test_the_cost_of_refusing_inside_is_kept_small() -> None:
+    # 2,000/s of which each would cost a millisecond inside, 40/s find a place.
+    loop = Loop(work=0.001, places=40)
+    loop.offer(2000, 4)
+    before = loop.useful
+    share = loop.offer(2000, 20)
+    assert loop.useful - before == pytest.approx(800, rel=0.05)
+    assert share < 0.15
+
+
+def test_it_opens_by_itself_when_the_load_falls() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 5)
+    assert loop.rule.closed
+    loop.offer(30, 3)
+    assert not loop.rule.closed
+    assert loop.offer(30, 5) == 1.0
+
+
+def test_a_capacity_that_grows_is_followed() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(500, 5)
+    loop.work = 0.001
+    loop.offer(500, 5)
+    assert loop.offer(500, 2) > 0.95
+
+
+def test_when_every_decision_is_of_use_the_loop_is_kept_busy_with_them() -> None:
+    # A flood, each request of which is refused by a rate in 1 ms: whom it hits is known inside only.
+    loop = Loop(work=0.001)
+    loop.offer(4000, 5)
+    before = loop.useful
+    loop.offer(4000, 5)
+    assert loop.useful - before > 0.9 * 5000
+
+
+def test_a_trickle_passes_although_nothing_was_ever_of_use() -> None:
+    loop = Loop(work=0.050, places=0.0)
+    loop.offer(500, 10)
+    assert loop.rule.closed
+    loop.offer(500, 10)
+    assert loop.passed >= 50
+
+
+def test_one_that_never_arrives_does_not_lock_the_door() -> None:
+    rule = DoorRule()
+    rule.look(0.0, 0)
+    now = 0.0
+    passed = 0
+    for step in range(5000):
+        now = step * 0.001
+        if now >= rule.due:
+            rule.look(now, 0)
+        passed += rule.arrive(now) is None  # and none of them enters
+    late = sum(rule.arrive(now + 1.1 * turn) is None for turn in range(1, 6))
+    assert rule.closed
+    assert late == 5
+
+
+def test_a_refusal_says_how_late_the_loop_is() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 5)
+    refusals = [loop.rule.arrive(loop.now) for _ in range(5)]
+    refusal = refusals[-1]
+    assert refusal is not None
+    assert refusal.reason is Reason.LOOP_LAG
+    assert refusal.observed > 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["arrive", "enter", "leave"]), st.floats(-0.1, 2.0)),
+        max_size=200,
+    )
+)
+def test_whatever_happens_those_in_transit_are_counted_right(
+    events: list[tuple[str, float]],
+) -> None:
+    rule = DoorRule()
+    now, inside, useful = 100.0, 0, 0
+    for kind, step in events:
+        now += step
+        if now >= rule.due:
+            rule.look(now, useful)
+        if kind == "arrive":
+            inside += rule.arrive(now) is None
+        elif inside:
+            inside -= 1
+            if kind == "enter":
+                rule.enter(now, now - 0.01)
+                useful += 1
+            else:
+                rule.leave()
+        assert rule.in_transit == inside
+        assert rule.delay >= 0.0
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_a_lag_that_means_nothing_is_an_error(wrong: float) -> None:
+    with pytest.raises(ValueError, match="max_lag"):
+        DoorRule(wrong)
