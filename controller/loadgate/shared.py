@@ -34,7 +34,9 @@ _LEAST_SECRET: Final = 16
 
 # Which integration speaks to which URL.
 _REDIS: Final = "loadgate.integrations.redis:RedisStore"
-_OPENERS: Final = dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS)
+_OPENERS: Final[dict[str, str]] = dict.fromkeys(
+    ("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS
+)
 
 
 class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future, get_running_loop
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -33,12 +34,13 @@ class Ask:
         over: The wait is over, with or without an answer.
         trouble: Why there is no answer.
         tries: How often it was sent again because it certainly had not been done.
+        owner: Whatever asked.
         on_late: Called with the ask when an answer comes after the wait was over.
     """
 
     __slots__ = (
-        "_event", "answer", "deadline", "id", "items", "keys", "on_late", "op", "over",
-        "server_us", "tries", "trouble",
+        "_event", "_future", "answer", "deadline", "id", "items", "keys", "on_late", "op", "over",
+        "owner", "server_us", "tries", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +50,7 @@ class Ask:
         keys: Sequence[bytes],
         items: Sequence[Sequence[int]],
         deadline: float,
+        owner: Any = None,
         on_late: Callable[[Ask], None] | None = None,
     ) -> None:
         self.op = op
@@ -60,7 +63,9 @@ class Ask:
         self.over = False
         self.trouble = ""
         self.tries = 0
+        self.owner = owner
         self.on_late = on_late
+        self._future: Future[None] | None = None
         self._event: anyio.Event | None = None
 
     def message(self, not_after: int) -> list[Any]:
@@ -84,11 +89,21 @@ class Ask:
 
     def _end(self) -> None:
         self.over = True
-        if self._event is not None:
+        if self._future is not None:
+            if not self._future.done():
+                self._future.set_result(None)
+        elif self._event is not None:
             self._event.set()
 
     async def wait(self) -> None:
         """Until the wait is over; the link sees to it that it ends in time."""
-        if not self.over:
+        if self.over:
+            return
+        try:
+            # A bare future takes a third of the time of an event.
+            self._future = get_running_loop().create_future()
+        except RuntimeError:
             self._event = anyio.Event()
             await self._event.wait()
+        else:
+            await self._future

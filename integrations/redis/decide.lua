@@ -29,101 +29,91 @@ local now = clock[1] * 1000000 + clock[2]
 -- Correctness never depends on a key's expiry; it only removes what is as good as new.
 local SLACK = 1000
 local floor, ceil, max, min, fmod = math.floor, math.ceil, math.max, math.min, math.fmod
+local call, try, match, format = redis.call, redis.pcall, string.match, string.format
 
-local states = {}   -- what each string key holds: three numbers, or false for a key of another type
-local expiry = {}   -- of each changed key: microseconds until it is as good as new
+-- What each string key holds now, as it will be written, and milliseconds until it is as good
+-- as new. A key is read from the server once.
+local texts, expiry = {}, {}
 
 local function whole(number)
-  return string.format('%.0f', number)
+  return format('%.0f', number)
 end
 
--- A bucket is { used, unit, at }, a window { used, unit, start, used in the window before }.
+-- The text under `key`; '' if there is none, nil if it is of another type.
 local function read(key)
-  local state = states[key]
-  if state == nil then
-    local text = redis.pcall('GET', key)
-    if type(text) == 'table' then
-      state = false
-    else
-      state = {}
-      if text then
-        for number in string.gmatch(text, '%d+') do
-          state[#state + 1] = tonumber(number)
-        end
-      end
+  local text = texts[key]
+  if text == nil then
+    text = try('GET', key)
+    if not text then
+      text = ''
+    elseif type(text) == 'table' then
+      return nil
     end
-    states[key] = state
+    texts[key] = text
   end
-  return state
+  return text
 end
 
-local function write(key, state, until_new)
-  states[key] = state
-  expiry[key] = until_new
+local function write(key, text, until_new)
+  texts[key] = text
+  expiry[key] = ceil(until_new / 1000) + SLACK
 end
 
 -- Units of another setting of the same rate: what was used stays used, at most all of it.
 local function converted(used, from, unit, c)
-  if from ~= unit then
-    used = ceil(used * unit / from)
-  end
+  if from ~= unit then used = ceil(used * unit / from) end
   return min(used, c)
 end
 
--- Each algorithm: look(key, item) returns what is there (nil for another type), then
--- judge(item, state) returns allowed, remaining, reset_after, retry_after, and
+-- Each algorithm: look(key, item) returns what is there, up to four values, the first nil for a
+-- key of another type. With them judge returns allowed, remaining, reset_after, retry_after, and
 -- charge, refund and take write.
 local bucket, fixed, counter, log = {}, {}, {}, {}
 
+-- A bucket: "used unit at". Returns the units used.
 function bucket.look(key, item)
-  local state = read(key)
-  if not state then return nil end
+  local text = read(key)
+  if text == nil then return nil end
+  local used, unit, at = match(text, '^(%d+) (%d+) (%d+)')
+  if not used then return 0 end
   local a, c = item[3], item[4]
-  if not state[3] then return { used = 0 } end
-  local used, at = converted(state[1], state[2], item[5], c), state[3]
-  if at <= now then
+  used, unit, at = tonumber(used), tonumber(unit), tonumber(at)
+  if unit ~= item[5] or used > c then used = converted(used, unit, item[5], c) end
+  local passed = now - at
+  if passed >= 0 then
     -- Divided, not multiplied: the product may be too large to be exact.
-    if now - at >= used / a then used = 0 else used = used - (now - at) * a end
-  elseif at - now > (2 * c - used) / a then
-    used = c   -- the clock stepped far back: start empty rather than wait for it
-  else
-    used = used + (at - now) * a
+    if passed >= used / a then return 0 end
+    return used - passed * a
+  elseif -passed > (2 * c - used) / a then
+    return c   -- the clock stepped far back: start empty rather than wait for it
   end
-  return { used = used }
+  return used - passed * a
 end
 
-function bucket.judge(item, state)
+function bucket.judge(item, used)
   local a, c, k = item[3], item[4], item[6]
-  local used = state.used
-  local allowed = used + k <= c
-  local retry = 0
-  if allowed then
-    used = used + k
-  elseif k > c then
-    retry = -1
-  else
-    retry = ceil((used + k - c) / a)
-  end
-  return allowed, max(0, c - used), ceil(used / a), retry
+  local after = used + k
+  if after <= c then return true, c - after, ceil(after / a), 0 end
+  return false, max(0, c - used), ceil(used / a), k > c and -1 or ceil((after - c) / a)
 end
 
 function bucket.store(key, item, used)
-  write(key, { used, item[5], now }, used / item[3])
+  write(key, format('%.0f %.0f %.0f', used, item[5], now), used / item[3])
 end
 
-function bucket.charge(key, item, state)
-  bucket.store(key, item, state.used + item[6])
+function bucket.charge(key, item, id, used)
+  bucket.store(key, item, used + item[6])
 end
 
-function bucket.refund(key, item, state)
+function bucket.refund(key, item, id, used)
   -- After one burst's time the bucket has it anyway; more would admit above the burst.
-  if now - item[7] < item[4] / item[3] and state.used > 0 then
-    bucket.store(key, item, max(0, state.used - item[6]))
+  if now - item[7] < item[4] / item[3] and used > 0 then
+    bucket.store(key, item, max(0, used - item[6]))
   end
 end
 
-function bucket.take(key, item, state)
-  bucket.store(key, item, max(state.used, min(state.used + item[6], item[4])))
+function bucket.take(key, item, id, used)
+  bucket.store(key, item, max(used, min(used + item[6], item[4])))
 end
 
 -- Windows begin at multiples of their length since 1970.
@@ -131,76 +121,70 @@ local function window_of(moment, per)
   return moment - fmod(moment, per)
 end
 
+-- A fixed window: "used unit start". Returns the units used and the start of this window.
 function fixed.look(key, item)
-  local state = read(key)
-  if not state then return nil end
+  local text = read(key)
+  if text == nil then return nil end
+  local start = window_of(now, item[3])
+  local used, unit, stored = match(text, '^(%d+) (%d+) (%d+)')
+  stored = tonumber(stored)
+  if not stored or stored < start then return 0, start end
+  local c = item[4]
+  used = converted(tonumber(used), tonumber(unit), item[5], c)
+  -- The clock stepped back: by one window it is waited out, by more this one is spent.
+  local ahead = floor((stored - start) / item[3])
+  return ahead < 2 and used + ahead * c or c, start
+end
+
+function fixed.judge(item, used, start)
+  local per, c, k = item[3], item[4], item[6]
+  local after = used + k
+  if after <= c then return true, c - after, start + per - now, 0 end
+  local reset = used > 0 and start + max(1, ceil(used / c)) * per - now or 0
+  local retry = k > c and -1 or start + max(1, ceil((after - c) / c)) * per - now
+  return false, max(0, c - used), reset, retry
+end
+
+function fixed.store(key, item, used, start)
+  write(key, format('%.0f %.0f %.0f', used, item[5], start), start + item[3] - now)
+end
+
+function fixed.charge(key, item, id, used, start)
+  fixed.store(key, item, used + item[6], start)
+end
+
+function fixed.refund(key, item, id, used, start)
+  if window_of(item[7], item[3]) == start and used <= item[4] then
+    fixed.store(key, item, max(0, used - item[6]), start)
+  end
+end
+
+function fixed.take(key, item, id, used, start)
+  if used <= item[4] then fixed.store(key, item, min(used + item[6], item[4]), start) end
+end
+
+-- A sliding window counter: "used unit start before". Returns the units used in this window, its
+-- start, those used in the one before, and whether the clock stepped back by a window.
+function counter.look(key, item)
+  local text = read(key)
+  if text == nil then return nil end
   local per, c = item[3], item[4]
   local start = window_of(now, per)
-  local used = 0
-  if state[3] and state[3] >= start then
-    used = converted(state[1], state[2], item[5], c)
-    -- The clock stepped back: by one window it is waited out, by more this one is spent.
-    local ahead = floor((state[3] - start) / per)
-    used = ahead < 2 and used + ahead * c or c
+  local used, unit, stored, before = match(text, '^(%d+) (%d+) (%d+) (%d+)')
+  if not before then return 0, start, 0, false end
+  unit = tonumber(unit)
+  used = converted(tonumber(used), unit, item[5], c)
+  local distance = tonumber(stored) - start
+  if distance >= 2 * per then
+    return c, start, 0, false   -- the clock stepped far back: this window is spent
+  elseif distance >= per then
+    return c, start, 0, true    -- by one window: waited out
+  elseif distance >= 0 then
+    return used, start, converted(tonumber(before), unit, item[5], c), false
+  elseif distance >= -per then
+    return 0, start, used, false
   end
-  return { used = used, start = start }
-end
-
-function fixed.judge(item, state)
-  local per, c, k = item[3], item[4], item[6]
-  local used = state.used
-  local allowed = used + k <= c
-  local retry = 0
-  if not allowed then
-    retry = k > c and -1 or state.start + max(1, ceil((used + k - c) / c)) * per - now
-  else
-    used = used + k
-  end
-  local reset = used > 0 and state.start + max(1, ceil(used / c)) * per - now or 0
-  return allowed, max(0, c - used), reset, retry
-end
-
-function fixed.store(key, item, state, used)
-  write(key, { used, item[5], state.start }, state.start + item[3] - now)
-end
-
-function fixed.charge(key, item, state)
-  fixed.store(key, item, state, state.used + item[6])
-end
-
-function fixed.refund(key, item, state)
-  if window_of(item[7], item[3]) == state.start and state.used <= item[4] then
-    fixed.store(key, item, state, max(0, state.used - item[6]))
-  end
-end
-
-function fixed.take(key, item, state)
-  if state.used <= item[4] then
-    fixed.store(key, item, state, min(state.used + item[6], item[4]))
-  end
-end
-
-function counter.look(key, item)
-  local state = read(key)
-  if not state then return nil end
-  local per, c, unit = item[3], item[4], item[5]
-  local start = window_of(now, per)
-  local found = { start = start, used = 0, before = 0, ahead = false }
-  if state[4] then
-    local used = converted(state[1], state[2], unit, c)
-    local before = converted(state[4], state[2], unit, c)
-    local distance = state[3] - start
-    if distance >= 2 * per then
-      found.used = c         -- the clock stepped far back: this window is spent
-    elseif distance >= per then
-      found.used, found.ahead = c, true   -- by one window: waited out
-    elseif distance >= 0 then
-      found.used, found.before = used, before
-    elseif distance >= -per then
-      found.before = used
-    end
-  end
-  return found
+  return 0, start, 0, false
 end
 
 -- Whole cost units of `before` that are still in sight `into` microseconds into the window.
@@ -209,21 +193,16 @@ local function fading(before, into, per, unit)
   return (product - fmod(product, divisor)) / divisor * unit
 end
 
-function counter.judge(item, state)
+function counter.judge(item, count, start, before, ahead)
   local per, c, unit, k = item[3], item[4], item[5], item[6]
-  local start, before, count = state.start, state.before, state.used
-  local into = now - start
-  local used = fading(before, into, per, unit) + count
-  local allowed = used + k <= c
-  if allowed then
-    return true, max(0, c - used - k), start + 2 * per - now, 0
-  end
+  local used = fading(before, now - start, per, unit) + count
+  if used + k <= c then return true, c - used - k, start + 2 * per - now, 0 end
   local reset = 0
   if count > 0 then reset = start + 2 * per - now elseif before > 0 then reset = start + per - now end
-  if state.ahead then reset = reset + per end
+  if ahead then reset = reset + per end
   if k > c then return false, max(0, c - used), reset, -1 end
   local room = c - count - k
-  if state.ahead then start = start + per end
+  if ahead then start = start + per end
   if room < 0 then
     -- Not in this window, whatever fades: its own count must begin to fade.
     start, before, room = start + per, count, c - k
@@ -236,148 +215,153 @@ function counter.judge(item, state)
   return false, max(0, c - used), reset, max(1, start + wait - now)
 end
 
-function counter.store(key, item, state, used, before)
-  write(key, { used, item[5], state.start, before }, state.start + 2 * item[3] - now)
+function counter.store(key, item, used, start, before)
+  write(key, format('%.0f %.0f %.0f %.0f', used, item[5], start, before), start + 2 * item[3] - now)
 end
 
-function counter.charge(key, item, state)
-  counter.store(key, item, state, state.used + item[6], state.before)
+function counter.charge(key, item, id, used, start, before)
+  counter.store(key, item, used + item[6], start, before)
 end
 
-function counter.refund(key, item, state)
+function counter.refund(key, item, id, used, start, before, ahead)
   local charged = window_of(item[7], item[3])
-  if state.ahead then return end
-  if charged == state.start then
-    counter.store(key, item, state, max(0, state.used - item[6]), state.before)
-  elseif charged == state.start - item[3] then
-    counter.store(key, item, state, state.used, max(0, state.before - item[6]))
+  if ahead then return end
+  if charged == start then
+    counter.store(key, item, max(0, used - item[6]), start, before)
+  elseif charged == start - item[3] then
+    counter.store(key, item, used, start, max(0, before - item[6]))
   end
 end
 
-function counter.take(key, item, state)
-  if not state.ahead then
-    counter.store(key, item, state, max(state.used, min(state.used + item[6], item[4])), state.before)
+function counter.take(key, item, id, used, start, before, ahead)
+  if not ahead then
+    counter.store(key, item, max(used, min(used + item[6], item[4])), start, before)
   end
 end
 
-function log.newest(key)
-  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
-  return last[2] and tonumber(last[2])
-end
-
+-- A log: a sorted set of entries by the time they were written. Returns their number, the newest
+-- and the key.
 function log.look(key, item)
   local per = item[3]
-  local dropped = redis.pcall('ZREMRANGEBYSCORE', key, '-inf', whole(now - per))
+  local dropped = try('ZREMRANGEBYSCORE', key, '-inf', whole(now - per))
   if type(dropped) == 'table' then return nil end
-  local newest = log.newest(key)
+  local newest = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
   if newest and newest - now > per then
     -- The clock stepped far back: what was written later than now counts as written now.
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf')) do
-      redis.call('ZADD', key, whole(now), member)
+    for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf')) do
+      call('ZADD', key, whole(now), member)
     end
     newest = now
   end
-  return { used = redis.call('ZCARD', key), newest = newest, key = key }
+  return call('ZCARD', key), newest, key
 end
 
-function log.judge(item, state)
+function log.judge(item, used, newest, key)
   local per, c, k = item[3], item[4], item[6]
-  local used, newest = state.used, state.newest
-  local allowed = used + k <= c
-  local retry = 0
-  if allowed then
-    used, newest = used + k, max(now, newest or now)
-  elseif k > c then
-    retry = -1
-  else
-    local blocking = redis.call('ZRANGE', state.key, used + k - c - 1, used + k - c - 1, 'WITHSCORES')
-    retry = tonumber(blocking[2]) + per - now
+  if used + k <= c then
+    return true, c - used - k, max(now, newest or now) + per - now, 0
   end
-  return allowed, max(0, c - used), used > 0 and newest + per - now or 0, retry
+  local retry = -1
+  if k <= c then
+    local rank = used + k - c - 1   -- of the entry that must leave first
+    retry = tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) + per - now
+  end
+  return false, max(0, c - used), used > 0 and newest + per - now or 0, retry
 end
 
-function log.append(key, item, state, id, units)
+function log.append(key, item, id, newest, units)
   -- Should the clock have stepped back a little, the order stays.
-  local moment = max(now, state.newest or now)
-  for number = 1, units do
-    redis.call('ZADD', key, whole(moment), id .. ':' .. number)
-  end
-  redis.call('PEXPIRE', key, whole(ceil((moment + item[3] - now) / 1000) + SLACK))
+  local moment = max(now, newest or now)
+  for number = 1, units do call('ZADD', key, whole(moment), id .. ':' .. number) end
+  call('PEXPIRE', key, ceil((moment + item[3] - now) / 1000) + SLACK)
 end
 
-function log.charge(key, item, state, id)
-  log.append(key, item, state, id, item[6])
+function log.charge(key, item, id, used, newest)
+  log.append(key, item, id, newest, item[6])
 end
 
-function log.refund(key, item, state, id)
-  for number = 1, item[6] do
-    redis.call('ZREM', key, id .. ':' .. number)
-  end
+function log.refund(key, item, id)
+  for number = 1, item[6] do call('ZREM', key, id .. ':' .. number) end
 end
 
-function log.take(key, item, state, id)
-  local units = min(item[6], item[4] - state.used)
-  if units > 0 then log.append(key, item, state, id, units) end
+function log.take(key, item, id, used, newest)
+  local units = min(item[6], item[4] - used)
+  if units > 0 then log.append(key, item, id, newest, units) end
 end
 
 local KINDS = { bucket, fixed, counter, log }
-local CHARGE, REFUND = 1, 2
+local ACTS = { 'charge', 'refund', 'take' }
+local CHARGE = 1
 local REFUSED, DONE, STALE, WRONG_TYPE = 0, 1, 2, 3
 local LOOK, OBSERVE = 1, 2
 
-local function handle(request, first)
+-- One rate: looked at, judged and charged in one go.
+local function one(item, id, key)
+  local kind = KINDS[item[1]]
+  local u, v, w, x = kind.look(key, item)
+  if not u then return { WRONG_TYPE } end
+  local allowed, remaining, reset, retry = kind.judge(item, u, v, w, x)
+  local flag = item[2]
+  if allowed then
+    if flag ~= LOOK then kind.charge(key, item, id, u, v, w, x) end
+    return { DONE, 1, remaining, reset, retry }
+  end
+  return { flag == OBSERVE and DONE or REFUSED, 0, remaining, reset, retry }
+end
+
+-- Several: all are looked at before any is charged.
+local function several(request, first)
   local op, id = request[1], request[3]
   local found = {}
   for number = 4, #request do
-    local key, item = KEYS[first + number - 4], request[number]
-    local state = KINDS[item[1]].look(key, item)
-    if not state then return { WRONG_TYPE } end
-    found[number] = state
-  end
-  if op ~= CHARGE then
-    local act = op == REFUND and 'refund' or 'take'
-    for number = 4, #request do
-      local item = request[number]
-      KINDS[item[1]][act](KEYS[first + number - 4], item, found[number], id)
-    end
-    return { DONE }
+    local item = request[number]
+    local u, v, w, x = KINDS[item[1]].look(KEYS[first + number - 4], item)
+    if not u then return { WRONG_TYPE } end
+    found[number] = { u, v, w, x }
   end
   local answer = { DONE }
-  for number = 4, #request do
-    local item = request[number]
-    local allowed, remaining, reset, retry = KINDS[item[1]].judge(item, found[number])
-    if not allowed and item[2] ~= OBSERVE then answer[1] = REFUSED end
-    local at = #answer
-    answer[at + 1], answer[at + 2] = allowed and 1 or 0, remaining
-    answer[at + 3], answer[at + 4] = reset, retry
-  end
-  if answer[1] == DONE then
+  if op == CHARGE then
     for number = 4, #request do
-      local item = request[number]
-      if item[2] ~= LOOK and answer[2 + 4 * (number - 4)] == 1 then
-        KINDS[item[1]].charge(KEYS[first + number - 4], item, found[number], id)
-      end
+      local item, state = request[number], found[number]
+      local allowed, remaining, reset, retry =
+        KINDS[item[1]].judge(item, state[1], state[2], state[3], state[4])
+      if not allowed and item[2] ~= OBSERVE then answer[1] = REFUSED end
+      local at = #answer
+      answer[at + 1], answer[at + 2] = allowed and 1 or 0, remaining
+      answer[at + 3], answer[at + 4] = reset, retry
+    end
+    if answer[1] == REFUSED then return answer end
+  end
+  for number = 4, #request do
+    local item, state = request[number], found[number]
+    if op ~= CHARGE or (item[2] ~= LOOK and answer[2 + 4 * (number - 4)] == 1) then
+      KINDS[item[1]][ACTS[op]](
+        KEYS[first + number - 4], item, id, state[1], state[2], state[3], state[4])
     end
   end
   return answer
 end
 
+local requests = cmsgpack.unpack(ARGV[1])
 local answers = { now }
 local first = 1
-for _, request in ipairs(cmsgpack.unpack(ARGV[1])) do
+for number = 1, #requests do
+  local request = requests[number]
+  local items = #request - 3
+  local answer
   if now > request[2] then
-    answers[#answers + 1] = { STALE }
+    answer = { STALE }
+  elseif items == 1 and request[1] == CHARGE then
+    answer = one(request[4], request[3], KEYS[first])
   else
-    answers[#answers + 1] = handle(request, first)
+    answer = several(request, first)
   end
-  first = first + #request - 3
+  answers[number + 1] = answer
+  first = first + items
 end
 
-for key, until_new in pairs(expiry) do
-  local state = states[key]
-  local words = {}
-  for number, value in ipairs(state) do words[number] = whole(value) end
-  redis.call('SET', key, table.concat(words, ' '), 'PX', whole(ceil(until_new / 1000) + SLACK))
+for key, milliseconds in pairs(expiry) do
+  call('SET', key, texts[key], 'PX', milliseconds)
 end
 
 return cmsgpack.pack(answers)

@@ -320,7 +320,7 @@ class Link:
 
     async def _exchange(self, connection: Connection, batch: list[Ask]) -> None:
         server = self._clock_of(connection, batch[0].keys[0])
-        message = _encoder.encode([ask.message(server.at(ask.deadline)) for ask in batch])
+        message = _encoder.encode([ask.message(server.before(ask.deadline)) for ask in batch])
         keys = [key for ask in batch for key in ask.keys]
         self._number += 1
         number = self._number

@@ -8,6 +8,8 @@ from typing import Final
 # 0.5 ms in this time.
 _LIFETIME: Final = 10.0
 
+_FOR_EVER: Final = 2**52
+
 
 class ServerClock:
     """The server's clock beside ours, from the fastest recent exchange.
@@ -37,8 +39,11 @@ class ServerClock:
             self._took = took
             self._at = received
 
-    def at(self, moment: float) -> int:
-        """The server's microseconds at our `moment`; for ever if nothing is known."""
+    def before(self, moment: float) -> int:
+        """Microseconds of the server's clock that certainly are not after our `moment`.
+
+        For ever if nothing is known.
+        """
         if self.offset is None:
-            return 2**52
-        return min(2**52, int((moment + self.offset) * 1e6))
+            return _FOR_EVER
+        return min(_FOR_EVER, int((moment + self.offset - self._took / 2.0) * 1e6))

@@ -19,6 +19,9 @@ ENFORCE: Final = 0
 LOOK: Final = 1
 OBSERVE: Final = 2
 
+# kind, flag, a, c, unit, k, at
+Item = tuple[int, int, int, int, int, int, int]
+
 
 class Share:
     """One shared rate as this process sees it.
@@ -32,7 +35,10 @@ class Share:
         on_failure: What happens without the store.
     """
 
-    __slots__ = ("_keys", "_part", "_tail", "flag", "head", "member", "on_failure", "rate", "scale")
+    __slots__ = (
+        "_cost", "_item", "_keys", "_part", "_tail",
+        "flag", "head", "member", "on_failure", "rate", "scale",
+    )  # fmt: skip
 
     def __init__(self, rate: Rate, keys: Keys, on_failure: OnFailure, part: float) -> None:
         self._part = part
@@ -47,6 +53,8 @@ class Share:
         self._tail = keys.tail(rate)
         self.scale = scale(rate)
         self.on_failure: OnFailure = on_failure
+        self._cost = 0.0
+        self._item: Item = (0, 0, 0, 0, 0, 0, 0)
         self.flag = LOOK if rate.on_outcome else OBSERVE if rate.mode == "observe" else ENFORCE
 
     def change(
@@ -62,10 +70,18 @@ class Share:
         """Where the store keeps `subject`."""
         return self._keys.key(self.head, subject, self._tail)
 
-    def item(self, units: int, at: int = 0) -> tuple[int, ...]:
-        """The rate as the script reads it."""
-        numbers = self.scale
-        return (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units, at)
+    def item(self, cost: float) -> Item:
+        """The rate and the cost as the script reads them.
+
+        Raises:
+            ValueError: The cost means nothing.
+        """
+        if cost != self._cost:
+            numbers = self.scale
+            units = numbers.units(cost)
+            self._item = (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units, 0)
+            self._cost = cost
+        return self._item
 
     def stats(self) -> RateStats:
         """What it has done, under the operator's numbers."""

@@ -30,7 +30,7 @@ from loadgate.integrations.redis.denied import Denied
 from loadgate.integrations.redis.incidents import Incidents
 from loadgate.integrations.redis.keys import Keys
 from loadgate.integrations.redis.link import Link
-from loadgate.integrations.redis.shares import LOOK, OBSERVE, Share
+from loadgate.integrations.redis.shares import LOOK, OBSERVE, Item, Share
 from loadgate.integrations.redis.transport import Connection, Script, StoreError, Transport
 from loadgate.integrations.redis.url import parse
 from loadgate.policy import Policy
@@ -55,7 +55,7 @@ _TROUBLES: Final = (
     "timeout", "lost", "failed", "stale", "open", "saturated", "closed", "wrong_type",
 )  # fmt: skip
 
-Entry = tuple[Share, Key, bytes, int]  # the rate, who is counted, where, and the cost in units
+Entry = tuple[Share, Key, bytes, Item]  # the rate, who is counted, where, what it is asked
 
 
 class Question:
@@ -206,7 +206,7 @@ class RedisStore:
                     continue
                 member.refused += 1
                 return Refuse(Stage.RATE, Reason.RATE, float("inf"), cost, 0.0, share.rate.name)
-            entries.append((share, subject, share.key(subject), share.scale.units(cost)))
+            entries.append((share, subject, share.key(subject), share.item(cost)))
         if not entries:
             self._decisions["none"] += 1
             return Charge((), "none", None)
@@ -228,10 +228,11 @@ class RedisStore:
             ask = Ask(
                 CHARGE,
                 self._next_id(),
-                [key for _, _, key, _ in entries],
-                [share.item(units) for share, _, _, units in entries],
+                [entry[2] for entry in entries],
+                [entry[3] for entry in entries],
                 deadline,
-                lambda ask: self._late(question, ask),
+                question,
+                self._late,
             )
             question.parts.append((ask, entries))
             if not self._link.submit(ask):
@@ -317,8 +318,9 @@ class RedisStore:
                 ask.give_up("closed")
                 self._give_back(question, ask, entries)
 
-    def _late(self, question: Question, ask: Ask) -> None:
+    def _late(self, ask: Ask) -> None:
         """An answer came after the wait was over: the charge stays if the request went on."""
+        question: Question = ask.owner
         if question.decided is False:
             for part, entries in question.parts:
                 if part is ask:
@@ -411,7 +413,7 @@ class RedisStore:
             GIVE_BACK,
             ask.id,
             [key for _, _, key, _ in charged],
-            [share.item(units, ask.server_us) for share, _, _, units in charged],
+            [(*item[:6], ask.server_us) for _, _, _, item in charged],
         )
 
     def _send(
@@ -430,14 +432,14 @@ class RedisStore:
             return
         question: Question = receipt if charge.source == "store" else receipt[0]
         now = self._clock()
-        for share, subject, key, units in question.entries:
+        for share, subject, key, item in question.entries:
             member = share.member
             if share.flag != LOOK:
                 continue
             if outcome.value in member.outcomes or status in member.statuses:
                 member.charged += 1
                 member.limiter.take(subject, now, question.cost)
-                self._send(TAKE, self._next_id(), [key], [share.item(units)])
+                self._send(TAKE, self._next_id(), [key], [item])
 
     def _next_id(self) -> str:
         self._number += 1
