@@ -8,13 +8,17 @@ from __future__ import annotations
 from math import inf, isfinite, log, sqrt
 from typing import Any, Final
 
-from loadgate.decisions import Outcome
 from loadgate.limits.levels import Change, Levels
+from loadgate.limits.pace import (
+    DAMPING,
+    SETTLE,
+    SETTLE_SMALL,
+    WINDOW,
+    WINDOW_EARLY,
+    Paced,
+    Window,
+)
 from loadgate.limits.settings import real
-
-_SUCCESS: Final = Outcome.SUCCESS
-_OVERLOAD: Final = Outcome.OVERLOAD
-_CANCELLED: Final = Outcome.CANCELLED
 
 # Headroom above the knee in roots of it. A number in flight that fluctuates like a Poisson
 # variable needs about two to keep every place of the knee busy; behind a queue less is enough,
@@ -22,21 +26,10 @@ _CANCELLED: Final = Outcome.CANCELLED
 HEADROOM_QUEUED: Final = 1.6
 HEADROOM_BARE: Final = 2.5
 HEADROOM_LEAST: Final = 0.2
-# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
-# as long as that is urgent: for the first windows, and while requests are turned away.
-WINDOW: Final = 60
-WINDOW_EARLY: Final = 30
+# Windows for which not knowing the unloaded latency is urgent.
 EARLY: Final = 10
-# A window of fewer closes after so many seconds or latencies, if it has eight at all.
-PATIENCE: Final = 2.0
-PATIENCE_LATENCIES: Final = 10.0
-FEWEST: Final = 8
-# Seconds a window lasts at least, so that a fast service pays for little thinking.
-SHORTEST: Final = 0.05
-# Latencies thrown away after a change of the limit: what ends too early is the short requests.
-SETTLE: Final = 1.5
+# Latencies thrown away after a step of a climb: being quick is worth more there.
 SETTLE_CLIMBING: Final = 1.0
-SETTLE_SMALL: Final = 0.5
 # Changes beyond these shares count as large and as small ones.
 LARGE: Final = 0.12
 SMALL: Final = 0.04
@@ -52,7 +45,6 @@ CLIMB: Final = 2.0
 CLIMB_CAREFUL: Final = 1.4
 RISE: Final = 1.4
 FALL: Final = 0.7
-DAMPING: Final = 0.4
 # Latency over the unloaded one up to which there is no ceiling, plus one standard error.
 ELASTIC: Final = 0.15
 ELASTIC_CLEARLY: Final = 0.10
@@ -74,15 +66,9 @@ HIGHER_PAUSE_LATENCIES: Final = 60.0
 HIGHER_GAIN: Final = 0.5
 # Share of a window's answers that may be lost before the limit reacts to losses alone.
 LOST: Final = 0.02
-# Seconds (and ten latencies) of a window after which what was counted is thrown away.
-SILENCE: Final = 60.0
-# The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
-GOLDEN: Final = 0.6180339887498949
-# Seconds a request is believed to take before one has ended.
-FIRST_LATENCY: Final = 0.05
 
 
-class AdaptiveLimit:
+class AdaptiveLimit(Paced):
     """The limit that finds itself.
 
     Throughput over concurrency has a knee: the unloaded latency times the best throughput.
@@ -112,27 +98,12 @@ class AdaptiveLimit:
     """
 
     __slots__ = (
-        "_area_stalled",
         "_base",
         "_climbing",
-        "_completed",
-        "_crowd",
-        "_due",
-        "_goal",
-        "_goal_settle",
         "_higher",
-        "_in_flight",
-        "_latency",
         "_levels",
-        "_lost",
-        "_moments",
-        "_need",
         "_next_higher",
         "_next_probe",
-        "_occupied",
-        "_opened_with",
-        "_other",
-        "_phase",
         "_pinned",
         "_pressure",
         "_probe_factor",
@@ -141,296 +112,96 @@ class AdaptiveLimit:
         "_probe_unloaded",
         "_probes",
         "_probing",
-        "_queued",
-        "_ramp",
-        "_ramp_from",
-        "_ramp_start",
         "_reason",
-        "_refused",
         "_rises",
-        "_settling",
-        "_span",
-        "_spent",
-        "_stalled",
-        "_start",
-        "_waited",
-        "_windows",
         "latency_target",
-        "limit",
-        "max",
-        "min",
     )
 
     def __init__(
         self, *, initial: int, min: int, max: int, latency_target: float | None = None
     ) -> None:
-        self.limit = initial
-        self.min = min
-        self.max = max
+        super().__init__(initial=initial, min=min, max=max)
         self.latency_target = (
             None if latency_target is None else real("latency_target", latency_target, 1e-6)
         )
         self._levels = Levels()
         self._base = float(initial)  # the level wanted, before probes and rounding
-        self._latency = 0.0  # smoothed mean latency, 0.0 while unknown
-        self._span = FIRST_LATENCY  # mean latency of the last window: the length of a ramp
-        self._occupied = 1.0  # seconds a place is held, in latencies
+        self._reason = "start"
         self._climbing = True  # no ceiling is known
         self._pinned = False  # a window was seen whose limit was really used
-        self._queued = True  # those who find no place may wait
-        self._rises = 0
-        self._windows = 0
-        self._pressure = 0.0  # share turned away
-        self._higher = False  # the probe under way goes up
-        self._next_higher = -inf
-        self._reason = "start"
+        self._pressure = 0.0  # share turned away, smoothed
+        self._rises = 0  # in a row
         self._probing = False
         self._probes = 0
         self._next_probe = -inf
         self._probe_start = 0.0
         self._probe_unloaded = 0.0
         self._probe_factor = 1.0
+        self._higher = False  # the probe under way goes up
+        self._next_higher = -inf
         self._probe_rate = 0.0
-        self._goal = 0  # where a ramp leads, 0 when there is none
-        self._goal_settle = 0.0
-        self._ramp = 0.0
-        self._ramp_from = 0
-        self._ramp_start = 0.0
-        self._phase = 0.5
-        self._in_flight = 0
-        self._due = -inf
-        self._settling = True
-        self._need = WINDOW_EARLY
-        self._open(0.0)
 
-    # What happens: a few additions each; the thinking is done when `_due` has come.
-
-    def on_admit(self, now: float, in_flight: int) -> None:
-        """A request starts. The number in flight is counted here, not taken from outside."""
-        self._moments -= now
-        self._in_flight += 1
-
-    def on_wait(self, now: float) -> None:
-        """Someone found the limit full; a rise on its way goes on."""
-        self._waited += 1
-        if self._goal:
-            self._step(now)
-
-    def on_refuse(self, now: float) -> None:
-        """Someone was turned away; a rise on its way goes on."""
-        self._refused += 1
-        if self._goal:
-            self._step(now)
-
-    def on_finish(
-        self,
-        now: float,
-        latency: float,
-        in_flight: int,
-        outcome: Outcome,
-        held: float | None = None,
-    ) -> None:
-        """Count the end of a request; think when a window is over."""
-        running = self._in_flight
-        if running > 0:
-            self._in_flight = running - 1
-            self._moments += now
-        if outcome is _SUCCESS:
-            self._completed += 1
-            self._crowd += in_flight
-            self._spent += latency
-            if held is not None and held > latency:
-                self._other += held - latency
-        else:
-            self._teach_little(now, latency, outcome, held)
-        if not self._start <= now < self._due:
-            self._tick(now)
-
-    def on_stall(self, now: float, duration: float) -> None:
-        """Take the pause out of the clock, unless pauses are most of the time anyway.
-
-        Where they are, the event loop is what is full, and its time is time of work.
-        """
-        span = now - self._start
-        if not 0.0 < duration < SILENCE or not 0.0 <= span < inf:
-            return
-        pause = min(duration, span)
-        self._stalled += pause
-        self._area_stalled += pause * self._in_flight
-        if self._goal:
-            self._ramp_start += pause
-        elif pause > self._latency and self._stalled <= 0.5 * span:
-            # What piled up meanwhile runs all at once; that is not how the service behaves.
-            self._settle(now, SETTLE_SMALL)
-
-    def _teach_little(
-        self, now: float, latency: float, outcome: Outcome, held: float | None
-    ) -> None:
-        occupied = latency if held is None else held
-        if not 0.0 <= occupied < inf:
-            return
-        if outcome is _OVERLOAD:
-            self._lost += 1
-            if self._lost > max(self._completed, FEWEST) and (
-                now - self._start > max(self._latency, FIRST_LATENCY)
-            ):
-                self._lose(now)
-        elif outcome is _CANCELLED and latency >= self._latency > 0.0:
-            # Right-censored: it would have run for at least this long. Its time stays in the
-            # integral without a completion, so the mean latency rises by it.
-            return
-        else:
-            self._other += occupied
-
-    # Windows: settle, count, conclude.
-
-    def _open(self, now: float) -> None:
-        self._start = now
-        self._opened_with = self._in_flight
-        self._moments = 0.0
-        self._area_stalled = 0.0
-        self._stalled = 0.0
-        self._completed = 0
-        self._crowd = 0
-        self._spent = 0.0
-        self._other = 0.0
-        self._lost = 0
-        self._waited = 0
-        self._refused = 0
-
-    def _settle(self, now: float, latencies: float) -> None:
-        self._goal = 0
-        self._settling = True
-        self._due = now + latencies * self._latency
-        self._open(now)
-
-    def _area(self, now: float) -> float:
-        """Time integral of the number in flight since the window began.
-
-        Each request adds the moment of its end and takes away that of its start; those that
-        were running at the beginning or still are count from there and until now.
-        """
-        return self._in_flight * now - self._opened_with * self._start + self._moments
-
-    def _jump(self, now: float) -> None:
-        """Start anew after a long silence or a step of the clock; what was learned stays."""
+    def _give_up(self, now: float) -> None:
         self._probing = self._higher = False
+        self._steady = True
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
 
-    def _tick(self, now: float) -> None:
-        if not isfinite(now):
-            return
-        span = now - self._start
-        if not 0.0 <= span < SILENCE + PATIENCE_LATENCIES * self._latency:
-            self._jump(now)
-            return
-        if self._goal:
-            self._step(now)
-            return
-        if self._settling:
-            self._settling = False
-            self._open(now)
-            self._due = now + max(self._latency or FIRST_LATENCY, SHORTEST)
-            return
-        completed = self._completed
-        if not span > 0.0 or completed == 0:
-            self._due = now
-            return
-        latency = self._latency
-        if latency == 0.0:
-            # The first to end are the short ones; wait until all places have turned over.
-            if completed < max(FEWEST, SETTLE * self._area(now) / span):
-                self._due = now + 0.2 * span
-                return
-            latency = FIRST_LATENCY
-        patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
-        if completed < self._need and (completed < FEWEST or span <= patience):
-            missing = (self._need - completed) * span / completed
-            self._due = now + min(missing, max(0.1, 2.0 * latency))
-        elif span < max(latency, SHORTEST):
-            self._due = self._start + max(latency, SHORTEST)
-        else:
-            self._conclude(now, span, completed)
-
-    def _conclude(self, now: float, span: float, completed: int) -> None:
-        area = self._area(now)
-        if self._stalled <= 0.5 * span:
-            area -= self._area_stalled
-        # Little's law, with the mean of arrivals and departures as the throughput.
-        turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
-        occupied = area / turnover
-        latency = occupied - self._other / turnover
-        if self._other > 0.25 * area:
-            # Mostly places held longer than latency lasts, or by requests that teach nothing.
-            latency = min(occupied, self._spent / completed)
-        if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
-            self._settle(now, 0.0)
-            return
-        self._occupied += 0.3 * (min(occupied / latency, 1e6) - self._occupied)
-        level = max(self._crowd / completed * latency / occupied, 1.0)
-        if self._waited:
-            self._queued = True
-        elif self._refused > 3:
-            self._queued = False
-        blocked = self._waited + self._refused
-        full = (
-            blocked > FULL_BLOCKED * (completed + self._refused)
-            or level * self._occupied > FULL_USED * self.limit
-        )
-        lost = self._lost / (self._lost + completed)
-        refused = self._refused / (completed + self._refused)
-        self._pressure += max(PRESSED_WEIGHT, 1.0 / (self._windows + 1)) * (
-            refused - self._pressure
-        )
-        self._windows += 1
-        self._span = latency
-        if not self._probing:
-            before = self._latency
-            strange = before == 0.0 or abs(log(latency / before)) > 0.3
-            self._latency = latency if strange else before + DAMPING * (latency - before)
+    def _think(self, window: Window) -> None:
+        """Learn from a window, and decide what the next one shall be."""
+        now = window.now
+        level = window.level
+        latency = window.latency
+        # The first windows weigh as in a plain mean.
+        weight = max(PRESSED_WEIGHT, 1.0 / self._windows)
+        self._pressure += weight * (window.refused - self._pressure)
         levels = self._levels
-        change = levels.add(now, level, level / latency, float(completed))
+        change = levels.add(now, level, level / latency, float(window.completed))
         levels.read(now, self._base)
         if change is not Change.NONE:
             self._climbing = change is Change.FASTER
             self._next_probe = now if change is Change.SLOWER else now + 3.0 * latency
             self._probe_factor = 1.0
-        probed = self._probing
-        self._probing = False
+        probed, higher = self._probing, self._higher
+        self._probing = self._higher = False
+        self._steady = True
         if probed and change is not Change.NONE:
             # The table is gone, and with it what the probe was to be compared with.
-            self._higher = False
             self._pinned = False
             self._move(now, "changed")
-        elif lost > LOST:
-            self._higher = False
-            self._base *= 1.0 - 0.5 * lost
-            self._climbing = False
-            self._move(now, "losses")
-        elif probed and self._higher:
+        elif window.lost > LOST:
+            self._lose(now, window.lost)
+        elif higher:
             self._looked_higher(now, level, latency)
         elif probed:
             self._probed(now, level, latency)
-        elif full and self._pressure > PRESSED:
+        elif self._is_full(window) and self._pressure > PRESSED:
             self._pinned = self._pinned or level >= 0.85 * self.limit / self._occupied
             self._full(now, latency, probed=False)
         else:
-            self._free(now, level, latency, completed, blocked > 0)
+            self._free(now, level, latency, blocked=window.blocked > 0)
 
-    def _lose(self, now: float) -> None:
-        """More was lost than done: do not wait for the end of the window."""
-        lost = self._lost / (self._lost + self._completed)
+    def _is_full(self, window: Window) -> bool:
+        asked = window.completed / (1.0 - window.refused)
+        return (
+            window.blocked > FULL_BLOCKED * asked
+            or window.level * self._occupied > FULL_USED * self.limit
+        )
+
+    def _lost_most(self, now: float) -> None:
         self._probing = self._higher = False
+        self._steady = True
+        self._lose(now, self._lost / (self._lost + self._completed))
+
+    def _lose(self, now: float, share: float) -> None:
+        """Losses act by themselves: half of their share off the limit, at most once a window."""
         self._climbing = False
-        self._base *= 1.0 - 0.5 * lost
+        self._base *= 1.0 - 0.5 * share
         self._move(now, "losses")
 
     # Decisions.
 
-    def _free(
-        self, now: float, level: float, latency: float, completed: int, blocked: bool
-    ) -> None:
+    def _free(self, now: float, level: float, latency: float, *, blocked: bool) -> None:
         """The limit was not full: hold, unless latency proves a queue or someone was blocked."""
         levels = self._levels
         stretch = latency / levels.unloaded
@@ -500,6 +271,7 @@ class AdaptiveLimit:
         wanted = self._whole(max(HIGHER * self._base, self._base + 1.0))
         if wanted > self.limit:
             self._probing = self._higher = True
+            self._steady = False
             self._probe_rate = self._levels.rate
             self._change(now, wanted, SETTLE)
             self._need = WINDOW
@@ -508,7 +280,6 @@ class AdaptiveLimit:
             self._move(now, "rising")
 
     def _looked_higher(self, now: float, level: float, latency: float) -> None:
-        self._higher = False
         gain = level / latency / self._probe_rate
         if gain > (level / self._base) ** HIGHER_GAIN:
             self._base = level
@@ -539,6 +310,7 @@ class AdaptiveLimit:
             return False
         self._bound()
         self._probing = True
+        self._steady = False
         self._probes += 1
         self._probe_start = now
         self._probe_unloaded = self._levels.unloaded if self._levels.sure else 0.0
@@ -589,10 +361,6 @@ class AdaptiveLimit:
         root = (sqrt(room * room + 4.0 * max(level - HEADROOM_LEAST, 0.3)) - room) / 2.0
         return root * root
 
-    def _whole(self, level: float) -> int:
-        places = int(min(level * self._occupied, 1e9) + 0.5)
-        return self.min if places < self.min else self.max if places > self.max else places
-
     def _bound(self) -> None:
         self._base = min(max(self._base, float(self.min)), float(self.max))
 
@@ -611,30 +379,6 @@ class AdaptiveLimit:
         self._change(now, wanted, settle)
         early = not self._levels.sure and (self._windows < EARLY or self._pressure > PRESSED)
         self._need = WINDOW_EARLY if early else WINDOW
-
-    def _change(self, now: float, wanted: int, settle: float) -> None:
-        limit = self.limit
-        if self._latency > 0.0 and (wanted > limit or limit - wanted > max(1.0, 0.1 * limit)):
-            self._goal = wanted
-            self._goal_settle = settle
-            self._ramp = self._span
-            self._ramp_from = limit
-            self._ramp_start = self._due = now
-            self._phase = (self._phase + GOLDEN) % 1.0
-            return
-        self.limit = wanted
-        self._settle(now, settle)
-
-    def _step(self, now: float) -> None:
-        """Take the limit along its ramp: one latency from where it was to where it goes."""
-        way = self._goal - self._ramp_from
-        done = (now - self._ramp_start) / self._ramp
-        if 0.0 <= done < 1.0 and way != 0:
-            self.limit = int(self._ramp_from + done * way + self._phase)
-            self._due = now + 0.5 * self._ramp / abs(way)
-            return
-        self.limit = self._goal
-        self._settle(now, self._goal_settle)
 
     def explain(self) -> dict[str, Any]:
         """Say the limit and all that it rests on.

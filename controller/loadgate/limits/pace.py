@@ -1,0 +1,357 @@
+"""When is it time to think, and how does the limit get from one value to the next?
+
+The half of the adaptive limit that runs for every request: it counts, it settles after a change,
+it closes windows, it takes the limit along a ramp. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite, log
+from typing import Final
+
+import msgspec
+
+from loadgate.decisions import Outcome
+
+_SUCCESS: Final = Outcome.SUCCESS
+_OVERLOAD: Final = Outcome.OVERLOAD
+_CANCELLED: Final = Outcome.CANCELLED
+
+# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
+# as long as that is urgent: for the first windows, and while requests are turned away.
+WINDOW: Final = 60
+WINDOW_EARLY: Final = 30
+# A window of fewer closes after so many seconds or latencies, if it has eight at all.
+PATIENCE: Final = 2.0
+PATIENCE_LATENCIES: Final = 10.0
+FEWEST: Final = 8
+# Seconds a window lasts at least, so that a fast service pays for little thinking.
+SHORTEST: Final = 0.05
+# Latencies thrown away after a change of the limit: what ends too early is the short requests.
+SETTLE: Final = 1.5
+SETTLE_SMALL: Final = 0.5
+# Weight of a new window in the smoothed latency; one more than 30 % off replaces it.
+DAMPING: Final = 0.4
+STRANGE: Final = 0.3
+# Share of the time integral up to which requests that teach nothing are just subtracted.
+SUBTRACTED: Final = 0.25
+# Seconds (and ten latencies) of a window after which what was counted is thrown away.
+SILENCE: Final = 60.0
+# The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
+GOLDEN: Final = 0.6180339887498949
+# Seconds a request is believed to take before one has ended.
+FIRST_LATENCY: Final = 0.05
+
+
+class Window(msgspec.Struct, frozen=True, gc=False):
+    """What was seen in a window.
+
+    Attributes:
+        now: Its end.
+        level: Mean number in flight as the requests saw it, in running requests: places that
+            are held beyond their latency are taken out.
+        latency: Mean seconds of running.
+        completed: Successes.
+        blocked: How many found no place: waited or were turned away.
+        refused: Share turned away.
+        lost: Share of the answers that showed an overload.
+    """
+
+    now: float
+    level: float
+    latency: float
+    completed: int
+    blocked: int
+    refused: float
+    lost: float
+
+
+class Paced:
+    """Counts windows and moves the limit, as whoever inherits from it decides in `_think`.
+
+    Args:
+        initial: The limit at the start.
+        min: The lowest limit.
+        max: The highest limit.
+    """
+
+    __slots__ = (
+        "_area_stalled",
+        "_completed",
+        "_crowd",
+        "_due",
+        "_goal",
+        "_goal_settle",
+        "_in_flight",
+        "_latency",
+        "_lost",
+        "_moments",
+        "_need",
+        "_occupied",
+        "_opened_with",
+        "_other",
+        "_phase",
+        "_queued",
+        "_ramp",
+        "_ramp_from",
+        "_ramp_start",
+        "_refused",
+        "_settling",
+        "_span",
+        "_spent",
+        "_stalled",
+        "_start",
+        "_steady",
+        "_waited",
+        "_windows",
+        "limit",
+        "max",
+        "min",
+    )
+
+    def __init__(self, *, initial: int, min: int, max: int) -> None:
+        self.limit = initial
+        self.min = min
+        self.max = max
+        self._latency = 0.0  # smoothed mean latency, 0.0 while unknown
+        self._span = FIRST_LATENCY  # mean latency of the last window: the length of a ramp
+        self._occupied = 1.0  # seconds a place is held, in latencies
+        self._queued = True  # those who find no place may wait
+        self._steady = True  # the window is no probe, so it counts for the smoothed latency
+        self._windows = 0
+        self._goal = 0  # where a ramp leads, 0 when there is none
+        self._goal_settle = 0.0
+        self._ramp = 0.0
+        self._ramp_from = 0
+        self._ramp_start = 0.0
+        self._phase = 0.5
+        self._in_flight = 0
+        self._due = -inf
+        self._settling = True
+        self._need = WINDOW_EARLY
+        self._open(0.0)
+
+    # Decided by whoever inherits.
+
+    def _think(self, window: Window) -> None:
+        raise NotImplementedError
+
+    def _lost_most(self, now: float) -> None:
+        """More was lost than done, and the window is not over yet."""
+        raise NotImplementedError
+
+    def _give_up(self, now: float) -> None:
+        """What was counted is worthless: a long silence, or the clock made a step."""
+        raise NotImplementedError
+
+    # What happens: a few additions each; the thinking is done when `_due` has come.
+
+    def on_admit(self, now: float, in_flight: int) -> None:
+        """A request starts. The number in flight is counted here, not taken from outside."""
+        self._moments -= now
+        self._in_flight += 1
+
+    def on_wait(self, now: float) -> None:
+        """Someone found the limit full; a rise on its way goes on."""
+        self._waited += 1
+        if self._goal:
+            self._step(now)
+
+    def on_refuse(self, now: float) -> None:
+        """Someone was turned away; a rise on its way goes on."""
+        self._refused += 1
+        if self._goal:
+            self._step(now)
+
+    def on_finish(
+        self,
+        now: float,
+        latency: float,
+        in_flight: int,
+        outcome: Outcome,
+        held: float | None = None,
+    ) -> None:
+        """Count the end of a request; think when a window is over."""
+        running = self._in_flight
+        if running > 0:
+            self._in_flight = running - 1
+            self._moments += now
+        if outcome is _SUCCESS:
+            self._completed += 1
+            self._crowd += in_flight
+            self._spent += latency
+            if held is not None and held > latency:
+                self._other += held - latency
+        else:
+            self._teach_little(now, latency, outcome, held)
+        if not self._start <= now < self._due:
+            self._tick(now)
+
+    def on_stall(self, now: float, duration: float) -> None:
+        """Take the pause out of the clock, unless pauses are most of the time anyway.
+
+        Where they are, the event loop is what is full, and its time is time of work.
+        """
+        span = now - self._start
+        if not 0.0 < duration < SILENCE or not 0.0 <= span < inf:
+            return
+        pause = min(duration, span)
+        self._stalled += pause
+        self._area_stalled += pause * self._in_flight
+        if self._goal:
+            self._ramp_start += pause
+        elif pause > self._latency and self._stalled <= 0.5 * span:
+            # What piled up meanwhile runs all at once; that is not how the service behaves.
+            self._settle(now, SETTLE_SMALL)
+
+    def _teach_little(
+        self, now: float, latency: float, outcome: Outcome, held: float | None
+    ) -> None:
+        occupied = latency if held is None else held
+        if not 0.0 <= occupied < inf:
+            return
+        if outcome is _OVERLOAD:
+            self._lost += 1
+            if self._lost > max(self._completed, FEWEST) and (
+                now - self._start > max(self._latency, FIRST_LATENCY)
+            ):
+                self._lost_most(now)
+        elif outcome is _CANCELLED and latency >= self._latency > 0.0:
+            # Right-censored: it would have run for at least this long. Its time stays in the
+            # integral without a completion, so the mean latency rises by it.
+            return
+        else:
+            self._other += occupied
+
+    # Windows: settle, count, conclude.
+
+    def _open(self, now: float) -> None:
+        self._start = now
+        self._opened_with = self._in_flight
+        self._moments = 0.0
+        self._area_stalled = 0.0
+        self._stalled = 0.0
+        self._completed = 0
+        self._crowd = 0
+        self._spent = 0.0
+        self._other = 0.0
+        self._lost = 0
+        self._waited = 0
+        self._refused = 0
+
+    def _settle(self, now: float, latencies: float) -> None:
+        self._goal = 0
+        self._settling = True
+        self._due = now + latencies * self._latency
+        self._open(now)
+
+    def _area(self, now: float) -> float:
+        """Time integral of the number in flight since the window began.
+
+        Each request adds the moment of its end and takes away that of its start; those that
+        were running at the beginning or still are count from there and until now.
+        """
+        return self._in_flight * now - self._opened_with * self._start + self._moments
+
+    def _tick(self, now: float) -> None:
+        if not isfinite(now):
+            return
+        span = now - self._start
+        if not 0.0 <= span < SILENCE + PATIENCE_LATENCIES * self._latency:
+            self._give_up(now)
+            return
+        if self._goal:
+            self._step(now)
+            return
+        if self._settling:
+            self._settling = False
+            self._open(now)
+            self._due = now + max(self._latency or FIRST_LATENCY, SHORTEST)
+            return
+        completed = self._completed
+        if not span > 0.0 or completed == 0:
+            self._due = now
+            return
+        latency = self._latency
+        if latency == 0.0:
+            # The first to end are the short ones; wait until all places have turned over.
+            if completed < max(FEWEST, SETTLE * self._area(now) / span):
+                self._due = now + 0.2 * span
+                return
+            latency = FIRST_LATENCY
+        patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
+        if completed < self._need and (completed < FEWEST or span <= patience):
+            missing = (self._need - completed) * span / completed
+            self._due = now + min(missing, max(0.1, 2.0 * latency))
+        elif span < max(latency, SHORTEST):
+            self._due = self._start + max(latency, SHORTEST)
+        else:
+            self._conclude(now, span, completed)
+
+    def _conclude(self, now: float, span: float, completed: int) -> None:
+        area = self._area(now)
+        if self._stalled <= 0.5 * span:
+            area -= self._area_stalled
+        # Little's law, with the mean of arrivals and departures as the throughput.
+        turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
+        occupied = area / turnover
+        latency = occupied - self._other / turnover
+        if self._other > SUBTRACTED * area:
+            # Mostly places held longer than latency lasts, or by requests that teach nothing.
+            latency = min(occupied, self._spent / completed)
+        if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
+            self._settle(now, 0.0)
+            return
+        self._occupied += 0.3 * (min(occupied / latency, 1e6) - self._occupied)
+        if self._waited:
+            self._queued = True
+        elif self._refused > 3:
+            self._queued = False
+        self._windows += 1
+        self._span = latency
+        if self._steady:
+            before = self._latency
+            strange = before == 0.0 or abs(log(latency / before)) > STRANGE
+            self._latency = latency if strange else before + DAMPING * (latency - before)
+        self._think(
+            Window(
+                now,
+                max(self._crowd / completed * latency / occupied, 1.0),
+                latency,
+                completed,
+                self._waited + self._refused,
+                self._refused / (completed + self._refused),
+                self._lost / (completed + self._lost),
+            )
+        )
+
+    # Movement.
+
+    def _whole(self, level: float) -> int:
+        """Places for `level` running requests, within the bounds."""
+        places = int(min(level * self._occupied, 1e9) + 0.5)
+        return self.min if places < self.min else self.max if places > self.max else places
+
+    def _change(self, now: float, wanted: int, settle: float) -> None:
+        limit = self.limit
+        if self._latency > 0.0 and (wanted > limit or limit - wanted > max(1.0, 0.1 * limit)):
+            self._goal = wanted
+            self._goal_settle = settle
+            self._ramp = self._span
+            self._ramp_from = limit
+            self._ramp_start = self._due = now
+            self._phase = (self._phase + GOLDEN) % 1.0
+            return
+        self.limit = wanted
+        self._settle(now, settle)
+
+    def _step(self, now: float) -> None:
+        """Take the limit along its ramp: one latency from where it was to where it goes."""
+        way = self._goal - self._ramp_from
+        done = (now - self._ramp_start) / self._ramp
+        if 0.0 <= done < 1.0 and way != 0:
+            self.limit = int(self._ramp_from + done * way + self._phase)
+            self._due = now + 0.5 * self._ramp / abs(way)
+            return
+        self.limit = self._goal
+        self._settle(now, self._goal_settle)
