@@ -86,11 +86,14 @@ class Table:
 
     def geometric(self, queue: str, limit: str) -> Mean:
         """Geometric mean of the shares over the judged scenarios, seed by seed."""
+        return mean_of(self._by_seed(queue, limit).values())
+
+    def _by_seed(self, queue: str, limit: str) -> dict[int, float]:
         by_seed: dict[int, list[float]] = {}
         for scenario in self.judged:
             for score in self.get(scenario, queue, limit):
                 by_seed.setdefault(score.seed, []).append(max(score.share, 1e-6))
-        return mean_of(float(np.exp(np.log(shares).mean())) for shares in by_seed.values())
+        return {seed: float(np.exp(np.log(shares).mean())) for seed, shares in by_seed.items()}
 
     def worst(self, queue: str, limit: str) -> tuple[float, str]:
         """The lowest mean share over the judged scenarios, and where."""
@@ -105,6 +108,11 @@ class Table:
             for score in self.get(scenario, queue, limit)
             if score.seed in theirs
         )
+
+    def ahead_overall(self, queue: str, limit: str, other: str) -> Mean:
+        """By how much the geometric mean of `limit` is higher than that of `other`, in pairs."""
+        mine, theirs = self._by_seed(queue, limit), self._by_seed(queue, other)
+        return mean_of(mine[seed] - theirs[seed] for seed in mine if seed in theirs)
 
     def settling(self, queue: str, limit: str, *, harder: bool) -> tuple[float, int, int]:
         """Seconds until goodput is near the best after a change, over all such phases.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def provenance(table: Table, arguments: Sequence[str] | None) -> dict[str, Any]:
     """What is needed to make the same figures again."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     return {
-        "command": " ".join(["python -m bench.limits", *words]),
+        "command": f"python -m bench.limits {shlex.join(words)}".strip(),
         "commit": _commit(),
         "seeds": sorted({score.seed for score in table.scores}),
         "python": platform.python_version(),

@@ -157,7 +157,8 @@ def test_a_limit_that_is_better_than_ours_is_named() -> None:
     scores = [score(0.90, seed=s) for s in range(3)]
     scores += [score(0.95, seed=s, limit="vegas") for s in range(3)]
     text = markdown(Table(scores), ["something broke"])
-    assert "| b02 step | `vegas` | 0.050" in text
+    assert "- `vegas` in b02 step: 0.050" in text
+    assert "| `vegas` | -0.050" in text
     assert "something broke" in text
     assert "geometric mean" in plain(Table(scores))
 
