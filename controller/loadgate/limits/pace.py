@@ -83,6 +83,7 @@ class Paced:
         "_goal",
         "_goal_settle",
         "_in_flight",
+        "_interrupted",
         "_latency",
         "_lost",
         "_moments",
@@ -119,6 +120,7 @@ class Paced:
         self._queued = True  # those who find no place may wait
         self._steady = True  # the window is no probe, so it counts for the smoothed latency
         self._windows = 0
+        self._interrupted = -1  # the window that a pause has started again
         self._goal = 0  # where a ramp leads, 0 when there is none
         self._goal_settle = 0.0
         self._ramp = 0.0
@@ -200,8 +202,10 @@ class Paced:
         self._area_stalled += pause * self._in_flight
         if self._goal:
             self._ramp_start += pause
-        elif pause > self._latency and self._stalled <= 0.5 * span:
+        elif pause > self._latency > 0.0 and self._interrupted != self._windows:
             # What piled up meanwhile runs all at once; that is not how the service behaves.
+            # Pauses that come faster than windows close do not start them again and again.
+            self._interrupted = self._windows
             self._settle(now, SETTLE_SMALL)
 
     def _teach_little(

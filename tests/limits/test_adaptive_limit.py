@@ -1,0 +1,300 @@
+"""The adaptive limit in front of small services with a known knee."""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+import pytest
+
+from loadgate.decisions import Outcome
+from loadgate.limits import create
+from loadgate.limits.adaptive import AdaptiveLimit
+
+OK = Outcome.SUCCESS
+
+
+class Service:
+    """A delay, then `servers` that work first come first served; ten may wait in front.
+
+    Every request draws its work from one seeded stream, so a test is the same each time.
+    """
+
+    def __init__(
+        self, limit: AdaptiveLimit, servers: int, work: float, delay: float = 0.0, *,
+        constant: bool = False, queue: int = 10, seed: int = 1,
+    ) -> None:  # fmt: skip
+        self.limit = limit
+        self.servers = servers
+        self.work = work
+        self.delay = delay
+        self.constant = constant
+        self.queue = queue
+        self.draw = random.Random(seed)
+        self.now = 0.0
+        self.in_flight = self.busy = 0
+        self.done = self.refused = 0
+        self.waiting = 0
+        self.line: deque[tuple[float, int]] = deque()
+        self.events: list[tuple[float, int, str, float, int]] = []
+        self.serial = 0
+        self.outcome: Callable[[], Outcome] = lambda: OK
+        self.arriving = False
+
+    def at(self, when: float, kind: str, began: float = 0.0, crowd: int = 0) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (when, self.serial, kind, began, crowd))
+
+    def spell(self, mean: float) -> float:
+        return mean if self.constant else self.draw.expovariate(1.0 / mean) if mean else 0.0
+
+    def admit(self) -> None:
+        self.in_flight += 1
+        self.limit.on_admit(self.now, self.in_flight)
+        self.at(self.now + self.spell(self.delay), "ready", self.now, self.in_flight)
+
+    def fill(self) -> None:
+        while self.waiting and self.in_flight < self.limit.limit:
+            self.waiting -= 1
+            self.admit()
+
+    def serve(self) -> None:
+        while self.line and self.busy < self.servers:
+            self.busy += 1
+            began, crowd = self.line.popleft()
+            self.at(self.now + self.spell(self.work), "end", began, crowd)
+
+    def run(self, seconds: float, rate: float) -> None:
+        """Let `rate` requests a second arrive for `seconds`."""
+        end = self.now + seconds
+        if not self.arriving:
+            self.arriving = True
+            self.at(self.now, "arrive")
+        while self.events[0][0] < end:
+            self.now, _, kind, began, crowd = heapq.heappop(self.events)
+            if kind == "arrive":
+                self.at(self.now + self.draw.expovariate(rate), "arrive")
+                if self.in_flight < self.limit.limit and not self.waiting:
+                    self.admit()
+                elif self.waiting < self.queue:
+                    self.waiting += 1
+                    self.limit.on_wait(self.now)
+                else:
+                    self.refused += 1
+                    self.limit.on_refuse(self.now)
+            elif kind == "ready":
+                self.line.append((began, crowd))
+                self.serve()
+            else:
+                self.busy -= 1
+                self.in_flight -= 1
+                self.done += 1
+                self.serve()
+                self.limit.on_finish(self.now, self.now - began, crowd, self.outcome())
+            self.fill()
+        self.now = end
+
+
+def adaptive(initial: int = 20, **settings: object) -> AdaptiveLimit:
+    limit = create("adaptive", initial=initial, **settings)  # type: ignore[arg-type]  # a test's own settings
+    assert isinstance(limit, AdaptiveLimit)
+    return limit
+
+
+def test_it_climbs_from_20_to_a_knee_of_200_within_seconds() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=100, work=0.05, delay=0.05)
+    service.run(6.0, rate=3000.0)
+    assert 180 <= limit.limit <= 300
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_it_comes_down_to_services_of_one_to_four_places(servers: int) -> None:
+    limit = adaptive()
+    service = Service(limit, servers=servers, work=0.02)
+    service.run(30.0, rate=servers * 75.0)
+    seen: list[int] = []
+    for _ in range(40):
+        service.run(0.5, rate=servers * 75.0)
+        seen.append(limit.limit)
+    assert servers <= sorted(seen)[20] <= servers + 2.0 * servers**0.5 + 2.0
+
+
+@pytest.mark.parametrize("initial", [20, 500])
+def test_it_does_not_move_while_the_service_is_not_full(initial: int) -> None:
+    limit = adaptive(initial)
+    service = Service(limit, servers=8, work=0.02, delay=0.03)
+    service.run(60.0, rate=120.0)
+    assert limit.limit == initial
+    assert service.refused == 0
+
+
+def test_nobody_is_refused_at_four_fifths_of_the_capacity() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=8, work=0.02, delay=0.03, queue=32)
+    service.run(30.0, rate=320.0)
+    service.refused = 0
+    service.run(60.0, rate=320.0)
+    assert service.refused == 0
+
+
+def test_it_follows_a_capacity_that_falls_and_returns() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=16, work=0.02, delay=0.02)
+    service.run(15.0, rate=1000.0)
+    whole = limit.limit
+    service.servers = 4
+    service.run(15.0, rate=1000.0)
+    less = limit.limit
+    service.servers = 16
+    service.run(15.0, rate=1000.0)
+    assert less < 0.55 * whole
+    assert limit.limit > 0.75 * whole
+    assert limit.explain()["changes"] >= 1
+
+
+def test_a_slower_downstream_raises_the_limit() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=8, work=0.02, delay=0.03)
+    service.run(15.0, rate=500.0)
+    before = limit.limit
+    service.delay = 0.12
+    service.run(20.0, rate=500.0)
+    assert limit.limit > 1.6 * before
+
+
+def test_probes_do_not_drive_constant_work_into_waves() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=8, work=0.02, delay=0.03, constant=True, queue=30)
+    service.run(10.0, rate=600.0)
+    done = service.done
+    service.run(20.0, rate=600.0)
+    assert limit.explain()["probes"] >= 2
+    assert service.done - done > 0.93 * 20.0 * 400.0
+
+
+def test_fast_failures_teach_nothing() -> None:
+    limit = adaptive()
+    for i in range(5000):
+        limit.on_admit(i * 0.01, 1)
+        limit.on_finish(i * 0.01 + 0.0005, 0.0005, 1, Outcome.ERROR)
+    assert limit.limit == 20
+    assert limit.explain()["windows"] == 0
+
+
+def test_losses_bring_it_down_and_successes_up_again() -> None:
+    limit = adaptive(64)
+    service = Service(limit, servers=32, work=0.02)
+    service.outcome = lambda: Outcome.OVERLOAD
+    service.run(5.0, rate=2000.0)
+    assert limit.limit == 1
+    service.outcome = lambda: OK
+    service.run(10.0, rate=2000.0)
+    assert limit.limit > 20
+
+
+def test_young_cancellations_are_ignored_and_old_ones_count_as_at_least_their_age() -> None:
+    def mean(age: float) -> float:
+        limit = adaptive()
+        now = 0.0
+        for i in range(600):
+            now += 0.01
+            limit.on_admit(now, 1)
+            gone = i > 100 and i % 5 == 0
+            now += age if gone else 0.1
+            outcome = Outcome.CANCELLED if gone else OK
+            limit.on_finish(now, age if gone else 0.1, 1, outcome)
+        latency = limit.explain()["latency"]
+        assert isinstance(latency, float)
+        return latency
+
+    assert mean(0.001) == pytest.approx(0.1, rel=0.02)
+    assert mean(0.4) == pytest.approx(0.2, rel=0.25)
+
+
+def test_a_latency_target_bounds_it_and_an_impossible_one_does_not() -> None:
+    def settle(target: float | None) -> int:
+        limit = adaptive(latency_target=target)
+        service = Service(limit, servers=50, work=0.05, delay=0.05)
+        service.run(20.0, rate=2000.0)
+        return limit.limit
+
+    free = settle(None)
+    assert settle(0.104) < free
+    assert settle(0.01) == free
+
+
+def test_places_held_beyond_the_answer_are_counted_as_places_not_as_queueing() -> None:
+    limit = adaptive()
+    now = 0.0
+    running: deque[float] = deque()
+    for _ in range(4000):
+        while len(running) < limit.limit:
+            running.append(now)
+            limit.on_admit(now, len(running))
+        limit.on_refuse(now)
+        now = max(now, running[0] + 0.3)  # answered after 0.1 s, the body ends after 0.3 s
+        running.popleft()
+        limit.on_finish(now, 0.1, len(running) + 1, OK, 0.3)
+    state = limit.explain()
+    assert state["latency"] == pytest.approx(0.1, rel=0.1)
+    assert state["places_per_running"] == pytest.approx(3.0, rel=0.1)
+    assert limit.limit > 200
+
+
+def test_pauses_are_taken_out_of_the_clock() -> None:
+    def latency(pause: float) -> float:
+        limit = adaptive()
+        now = 0.0
+        for i in range(400):
+            limit.on_admit(now, 1)
+            now += 0.05
+            if i % 10 == 9 and pause:
+                now += pause
+                limit.on_stall(now, pause)
+            limit.on_finish(now, 0.05, 1, OK)
+        found = limit.explain()["latency"]
+        assert isinstance(found, float)
+        return found
+
+    assert latency(0.04) == pytest.approx(latency(0.0), rel=0.01)
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 1e9, -1e9])
+def test_silence_and_steps_of_the_clock_change_nothing_and_it_goes_on(step: float) -> None:
+    limit = adaptive()
+    service = Service(limit, servers=4, work=0.02)
+    service.run(10.0, rate=300.0)
+    before = limit.limit
+    service.events = [(t + step, *rest) for t, *rest in service.events]  # type: ignore[misc]  # the same tuple, moved
+    service.now += step
+    service.run(0.2, rate=300.0)
+    assert abs(limit.limit - before) <= before
+    service.servers = 32
+    service.run(20.0, rate=3000.0)
+    assert limit.limit > 25
+
+
+def test_odd_moments_between_good_ones_do_not_stop_it() -> None:
+    limit = adaptive()
+    for now in (inf, -inf, float("nan")):
+        limit.on_admit(now, 1)
+        limit.on_finish(now, 0.1, 1, OK)
+        limit.on_stall(now, 1.0)
+    service = Service(limit, servers=2, work=0.02)
+    service.run(30.0, rate=150.0)
+    assert 2 <= limit.limit <= 8
+
+
+def test_it_explains_itself_in_plain_data() -> None:
+    limit = adaptive()
+    service = Service(limit, servers=8, work=0.02, delay=0.03)
+    service.run(10.0, rate=600.0)
+    state = msgspec.json.decode(msgspec.json.encode(limit.explain()))
+    assert state["limit"] == limit.limit
+    assert state["knee"] == pytest.approx(20.0, rel=0.35)
+    assert state["throughput"] == pytest.approx(400.0, rel=0.15)
+    assert state["unloaded_latency"] == pytest.approx(0.05, rel=0.3)
+    assert state["reason"]
