@@ -56,6 +56,12 @@ _TEXTS = {
 def explain(refusal: Refuse) -> str:
     """Say in words what `refusal` compared and which setting moves it."""
     if refusal.retry_after == float("inf"):
+        if refusal.reason is Reason.RATE and refusal.quota is None and not refusal.bound:
+            return (
+                f"rate {refusal.subject!r} refuses whoever lacks the key that it counts, and this "
+                "client came without it. Let identify give that key, or set the rate's on_missing "
+                'to "shared" (all of them share one bucket) or "skip".'
+            )
         return (
             f"rate {refusal.subject!r} can never allow this: the cost {refusal.observed:g} is "
             f"above the most that can be had at once, {refusal.bound:g}. "
