@@ -259,6 +259,7 @@ async def run_all(
         arms: list[tuple[str, Callable[[], Launch]]] = [
             ("bare", partial(bare, app, "/ready")),
             ("adaptive", partial(guarded, app, None, options)),
+            ("without door", partial(guarded, app, None, [*options, "--door", "off"])),
             (f"fixed {KNOWN}", partial(guarded, app, fixed, options)),
             *((path.stem, partial(guarded, app, path, options)) for path in policies),
         ]

@@ -90,6 +90,8 @@ class Door:
 
     Attributes:
         rule: The rule that decides.
+        name: The controller's name.
+        expired: Connections closed because they stood at the door for too long.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Door:
         self.mode: Mode = mode
         self.rule = DoorRule()
         self.expired = 0
+        self.name = controller.name
         self._controller = controller
         self._clock = controller.clock
         self._exempt = Exemptions(exempt)

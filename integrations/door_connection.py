@@ -37,10 +37,14 @@ class DoorConnection(asyncio.Protocol):
 
     Attributes:
         busy: Whether the server has a request of this connection; set by subclasses when it ends.
+        seen: What was read before there was a transport.
+        verdict: What the door has said about it already, None if it was not asked.
     """
 
     def __init__(self, doorman: Doorman) -> None:
         self.busy = False
+        self.seen = b""
+        self.verdict: float | Refuse | None = None
         self._doorman = doorman
         self._door = doorman.door
         self._transport: asyncio.Transport
@@ -69,6 +73,9 @@ class DoorConnection(asyncio.Protocol):
         if self._passed:
             self._door.left()
             self._passed = 0.0
+        elif self.verdict and not isinstance(self.verdict, Refuse):
+            self._door.left()
+            self.verdict = None
 
     def abort(self) -> None:
         """Close at once; its time is up."""
@@ -80,6 +87,9 @@ class DoorConnection(asyncio.Protocol):
         """Somebody has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._doorman.hold(self)
+        if self.seen:
+            data, self.seen = self.seen, b""
+            self._consider(data)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
@@ -143,7 +153,9 @@ class DoorConnection(asyncio.Protocol):
             # A head that is too long is the server's to complain about, unless it is refused.
             self._data = b""
             self._doorman.held.discard(self)
-            verdict = self._door.ask(data[:length] if length else data)
+            verdict, self.verdict = self.verdict, None
+            if verdict is None:
+                verdict = self._door.ask(data[:length] if length else data)
             if not isinstance(verdict, Refuse):
                 self._pass(data, verdict)
                 return

@@ -16,6 +16,7 @@ from random import randint
 from typing import Any, Final
 
 from loadgate.integrations.door import Door, Doorman
+from loadgate.integrations.door_accept import Acceptor
 from loadgate.integrations.door_connection import DoorConnection
 
 # Looked up by name: the types of these are only partly known to strict checkers.
@@ -97,25 +98,24 @@ class _Listening:
             self.doorman.stop()
             await self._finish()
 
-    async def _listen(self) -> list[asyncio.Server]:
-        sockets = self.config.create_sockets()
-        secure = self.config.create_ssl_context() if self.config.ssl_enabled else None
-        return [
+    async def _listen(self) -> list[Acceptor | asyncio.Server]:
+        config, sockets = self.config, self.config.create_sockets()
+        door = self.doorman.door
+        plain = [
+            Acceptor(sock, door, self._connection, config.backlog)
+            for sock in sockets.insecure_sockets
+        ]
+        secure = [
             await self.loop.create_server(
                 self._connection,
                 sock=sock,
-                backlog=self.config.backlog,
-                ssl=context,
-                ssl_handshake_timeout=None
-                if context is None
-                else self.config.ssl_handshake_timeout,
+                backlog=config.backlog,
+                ssl=config.create_ssl_context(),
+                ssl_handshake_timeout=config.ssl_handshake_timeout,
             )
-            for context, group in (
-                (secure, sockets.secure_sockets),
-                (None, sockets.insecure_sockets),
-            )
-            for sock in group
+            for sock in sockets.secure_sockets
         ]
+        return [*plain, *secure]
 
     def _connection(self) -> _Connection:
         return _Connection(self)

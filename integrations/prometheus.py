@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from loadgate.controller import AdmissionController
 from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.door import Door
+from loadgate.integrations.door_metrics import door_families
 from loadgate.integrations.families import Look, Reloads, Source, families
 from loadgate.integrations.witness import Witness
 
@@ -51,6 +53,7 @@ class LoadgateCollector(Collector):
     ) -> None:
         self._sources: list[Source] = []
         self.reloads: Reloads | None = None
+        self.door: Door | None = None
         for controller in controllers:
             self.add(controller, witness=witness, decisions=decisions)
 
@@ -74,12 +77,16 @@ class LoadgateCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The families, so that a registry notices names that are taken."""
-        return families([], self.reloads)
+        yield from families([], self.reloads)
+        if self.door is not None:
+            yield from door_families(self.door, names_only=True)
 
     def collect(self) -> Iterable[Metric]:
         """The families with their samples as they are now."""
         looks = [Look(source, source.controller.snapshot()) for source in self._sources]
-        return families(looks, self.reloads)
+        yield from families(looks, self.reloads)
+        if self.door is not None:
+            yield from door_families(self.door)
 
 
 class MetricsPage:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -45,6 +45,21 @@ class Backend(StrEnum):
     UVLOOP = "uvloop"
     ASYNCIO = "asyncio"
     TRIO = "trio"
+
+
+class Door(StrEnum):
+    """What the door does with requests that it refuses."""
+
+    ANSWER = "answer"
+    DROP = "drop"
+    OFF = "off"
+
+
+_DOORS: dict[Door, Literal["answer", "drop"] | None] = {
+    Door.ANSWER: "answer",
+    Door.DROP: "drop",
+    Door.OFF: None,
+}
 
 
 class Header(StrEnum):
@@ -157,6 +172,13 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    door: Annotated[
+        Door,
+        typer.Option(
+            help="What happens far above capacity before HTTP begins: refusals are answered, "
+            "connections dropped, or nothing. Not on trio."
+        ),
+    ] = Door.ANSWER,
     log_refusals: Annotated[
         bool, typer.Option(help="Log refusals with their reasons, a few each second at most.")
     ] = True,
@@ -177,6 +199,8 @@ def serve(
         rules = read_policy(policy) if policy is not None else Policy()
         loaded = load_app(target, app_dir, factory=factory)
         layer = _layer(rules, trusted_proxy or [], proxy_header, identify, app_dir)
+        # Hypercorn loses an HTTP/2 connection whose upload outlives the answer.
+        layer["finish_uploads"] = True
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
         layer["log"] = witness = Witness(logs=log_refusals, explained=True)
@@ -198,6 +222,7 @@ def serve(
                 access_log=access_log,
                 witness=witness,
                 live_token=live_token,
+                door=_DOORS[door] if loop is not Backend.TRIO else None,
             )
         )
         sockets.pop_all()  # from here on Hypercorn closes them

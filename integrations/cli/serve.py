@@ -28,6 +28,7 @@ from loadgate.integrations.cli.say import announce
 from loadgate.integrations.console.live import Live, is_local
 from loadgate.integrations.console.status import status_of
 from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.door import Door, Mode
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage, Reloads
 from loadgate.integrations.witness import Witness
@@ -65,6 +66,7 @@ class Service(msgspec.Struct, kw_only=True):
         access_log: Whether Hypercorn logs every request to stdout.
         witness: Sees the refusals, also the log of the layer; None for nobody.
         live_token: What the live view asks for, empty for nothing.
+        door: What the door in front of Hypercorn does with whom it refuses, None for no door.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Service(msgspec.Struct, kw_only=True):
     access_log: bool
     witness: Witness | None = None
     live_token: str = ""
+    door: Mode | None = None
 
 
 class Process:
@@ -94,11 +97,20 @@ class Process:
         self._service = service
         self._controller = AdmissionController(service.policy)
         self._protected = AdmissionMiddleware(service.app, self._controller, **service.layer)
+        layer = service.layer
+        self._door = service.door and Door(
+            self._controller,
+            exempt=layer.get("exempt"),
+            contract=layer.get("contract"),
+            mode=service.door,
+            log=layer.get("log"),
+        )
         witness = service.witness
         collector = LoadgateCollector(
             self._controller, witness=witness, decisions=DecisionTimer(self._controller)
         )
         collector.reloads = self._reloads = Reloads()
+        collector.door = self._door
         REGISTRY.register(collector)
         live = None
         if service.ops_listener is not None:
@@ -154,7 +166,7 @@ class Process:
 
     async def _serve_app(self) -> None:
         try:
-            await run(self._protected, self._config, self._stop.wait)
+            await run(self._protected, self._config, self._stop.wait, self._door)
         except StartupError as error:
             self._failure = error
         finally:

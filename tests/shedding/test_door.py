@@ -115,7 +115,7 @@ def test_a_capacity_that_grows_is_followed() -> None:
 
 
 def test_when_every_decision_is_of_use_the_loop_is_kept_busy_with_them() -> None:
-    # A flood, each request of which is refused by a rate in 1 ms: whom it hits is known inside only.
+    # A flood, each request of which a rate refuses in 1 ms: whom it hits is only known inside.
     loop = Loop(work=0.001)
     loop.offer(4000, 5)
     before = loop.useful

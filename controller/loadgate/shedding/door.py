@@ -95,7 +95,7 @@ class DoorRule:
         self.due = float("-inf")
         self.closed = False
         self.thinned = False
-        self.in_transit = 0
+        self.in_transit: int = 0
         self.delay = 0.0
         self._allowed = 1.0
         self._hold = _FIRST_HOLD
