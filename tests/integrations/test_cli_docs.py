@@ -11,6 +11,7 @@ import pytest
 
 from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, Reason, Signals
 from loadgate.integrations.cli.app import app
+from loadgate.integrations.door import Door
 from loadgate.integrations.prometheus import LoadgateCollector, Reloads
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,8 +27,10 @@ def first_column(page: str) -> set[str]:
 
 def test_every_metric_is_documented_and_no_other() -> None:
     policy = Policy(rates=[Rate("a", limit=1)])
-    collector = LoadgateCollector(AdmissionController(policy))
+    controller = AdmissionController(policy)
+    collector = LoadgateCollector(controller)
     collector.reloads = Reloads()
+    collector.door = Door(controller)
     suffix = {"counter": "_total", "info": "_info"}
     exported = {family.name + suffix.get(family.type, "") for family in collector.collect()}
     assert {name for name in first_column("metrics.md") if name.startswith("loadgate_")} == exported
