@@ -51,7 +51,7 @@ ELASTIC_CLEARLY: Final = 0.10
 # A probe goes to this share of the knee, where two thirds of the throughput remain.
 PROBE: Final = 0.7
 # Throughput that probes may cost on average; a probe that agrees doubles the interval, 8 x at most.
-PROBE_COST: Final = 0.008
+PROBE_COST: Final = 0.004
 PROBE_RARELY: Final = 8.0
 PROBE_OFTEN: Final = 0.08
 PROBE_AGREES: Final = 0.1
