@@ -59,17 +59,18 @@ def test_within_a_class_the_largest_tag_goes_and_the_arrival_when_it_is_its_own(
 
 def test_those_above_their_share_stand_behind_those_within_it() -> None:
     room = WaitingRoom[str](1)
-    room.push("greedy", 0, 0.0, 7.0, above=True)
-    room.push("a", 0, 0.0, 1.0)
-    room.push("greedy again", 0, 0.0, 8.0, above=True)
-    room.push("b", 0, 0.0, 1.0)
-    assert [room.pop(STANDING) for _ in range(4)] == ["b", "a", "greedy again", "greedy"]
+    room.push("greedy", 0, 0.0, 7.0)
+    room.push("a", 0, STANDING, 0.0)
+    room.push("greedy again", 0, STANDING, 8.0)
+    room.push("b", 0, STANDING, 0.0)
+    # Theirs stands, and its newest is first; that of the others is a burst.
+    assert [room.pop(STANDING) for _ in range(4)] == ["a", "b", "greedy again", "greedy"]
 
 
 def test_fifo_asks_nobody_who_has_had_how_much() -> None:
     room = WaitingRoom[str](1, "fifo")
     for name, above in (("a", True), ("b", False), ("c", True), ("d", False)):
-        room.push(name, 0, 0.0, float(above), above=above)
+        room.push(name, 0, 0.0, float(above))
     assert [room.pop(60.0) for _ in range(4)] == ["a", "b", "c", "d"]
 
 
@@ -144,7 +145,7 @@ def test_the_room_agrees_with_a_plain_list(
     for serial, (step, level, tag) in enumerate(steps):
         now = serial * STANDING / 4
         if step == "push":
-            room.push(serial, level, now, float(tag), above=tag > 1)
+            room.push(serial, level, now, float(tag))
             inside[serial] = level, tag
         elif step in {"pop", "put back"} and inside:
             first = min(held for held, _ in inside.values())

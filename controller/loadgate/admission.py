@@ -17,7 +17,7 @@ from typing import Final
 
 from loadgate.accounts import CONTENDED, Accounts
 from loadgate.decisions import ADMIT, Admit, Outcome, Reason, Refuse, Stage, Wait
-from loadgate.door import Door
+from loadgate.entrance import Entrance
 from loadgate.limits.base import Limit
 from loadgate.shedding.depth import DepthRule
 from loadgate.shedding.laws import Law, Survival
@@ -69,9 +69,27 @@ class Admission:
     """
 
     __slots__ = (
-        "_contended_until", "_extra", "_gathering", "_retry", "accounts", "brake", "bypassed",
-        "cap", "contended", "door", "drain", "draining", "ended_waits", "in_flight", "learned",
-        "limit", "observe", "open", "places", "room", "telemetry",
+        "_contended_until",
+        "_extra",
+        "_gathering",
+        "_retry",
+        "accounts",
+        "brake",
+        "bypassed",
+        "cap",
+        "contended",
+        "drain",
+        "draining",
+        "ended_waits",
+        "entrance",
+        "in_flight",
+        "learned",
+        "limit",
+        "observe",
+        "open",
+        "places",
+        "room",
+        "telemetry",
     )  # fmt: skip
 
     def __init__(
@@ -91,8 +109,10 @@ class Admission:
         self.telemetry = telemetry
         self.observe = observe
         self.accounts = accounts if accounts is not None else Accounts()
-        self.door = Door(depth, rule if rule is not None else Survival(), room, self.accounts)
-        self.drain = self.door.drain
+        self.entrance = Entrance(
+            depth, rule if rule is not None else Survival(), room, self.accounts
+        )
+        self.drain = self.entrance.drain
         self._retry = retry if retry is not None else RetryAfter()
         self.cap: RefusedShare | None = None
         self.draining = False
@@ -106,7 +126,7 @@ class Admission:
         self.places = self.learned = int(limit.limit)
         self.open = 0
         self.ended_waits: list[Ticket] = []
-        self.door.follow(self.places)
+        self.entrance.follow(self.places)
         self._set_open()
 
     # -- arriving ---------------------------------------------------------------------
@@ -161,36 +181,41 @@ class Admission:
             if answer is not None:
                 return answer
 
-        door = self.door
-        if door.max_queue <= 0.0 and not self.room.depth and self.cap is None and not door.observe:
+        entrance = self.entrance
+        if (
+            entrance.max_queue <= 0.0
+            and not self.room.depth
+            and self.cap is None
+            and not entrance.observe
+        ):
             # There is no queue: nobody waits, and nobody is compared.
-            return self._told(self._refuse(ticket, now, _LIMIT, _FULL, 0, door.max_depth), now)
-        pressed = door.pressed(draw, now)
-        if door.observe:
+            return self._told(self._refuse(ticket, now, _LIMIT, _FULL, 0, entrance.max_depth), now)
+        pressed = entrance.pressed(draw, now)
+        if entrance.observe:
             if pressed is not None:
                 self.telemetry.would_refuse[pressed[0]] += 1
-            door.tag(ticket, now)
+            entrance.tag(ticket, now)
             return self._wait(ticket, now, _INF)
         if (
             ticket.deadline != _INF
-            and now + (expected := door.answer_in(ticket.level, now)) > ticket.deadline
+            and now + (expected := entrance.answer_in(ticket.level, now)) > ticket.deadline
         ):
             left = ticket.deadline - now
             return self._told(self._refuse(ticket, now, _SHED, _DEADLINE, expected, left), now)
         if pressed is None:
-            door.tag(ticket, now)
-            return self._wait(ticket, now, door.depth.max_wait)
+            entrance.tag(ticket, now)
+            return self._wait(ticket, now, entrance.depth.max_wait)
         if self.cap is not None and not self._may_refuse(now):
             return self._let_through(ticket, now)
         reason, bound = pressed
         self._settle_queue(now)
-        loser, reason, observed, bound = door.loser(ticket, reason, bound, self.places, now)
+        loser, reason, observed, bound = entrance.loser(ticket, reason, bound, self.places, now)
         refusal = self._refuse(loser, now, _LIMIT, reason, observed, bound)
         if loser is ticket:
             return self._told(refusal, now)
         self.telemetry.evicted += 1
         self.ended_waits.append(loser)
-        return self._wait(ticket, now, door.depth.max_wait)
+        return self._wait(ticket, now, entrance.depth.max_wait)
 
     def refuse_early(self, ticket: Ticket, now: float) -> Refuse | None:
         """Refuse a NEW ticket for which there is no hope, before it asks anything that takes time.
@@ -202,9 +227,9 @@ class Admission:
             return self.refuse_at_once(ticket, now)
         if self.in_flight < self.places or self.observe or self.bypassed or self.cap is not None:
             return None
-        if self.door.may_wait(ticket):
+        if self.entrance.may_wait(ticket):
             return None
-        depth, bound = self.room.depth, self.door.max_depth
+        depth, bound = self.room.depth, self.entrance.max_depth
         return self._told(self._refuse(ticket, now, _LIMIT, _FULL, depth, bound), now)
 
     def refuse_at_once(self, ticket: Ticket, now: float) -> Refuse | None:
@@ -276,7 +301,7 @@ class Admission:
             self.drain.checkpoint(
                 now, telemetry.held, sum(telemetry.finished.values()), self._extra
             )
-            self.door.follow(self.places or self._braked())
+            self.entrance.follow(self.places or self._braked())
         if before >= self.open or limit.limit != self.learned:
             self._moved(now)
         return True
@@ -348,12 +373,12 @@ class Admission:
                 limit.on_admit(now, crowd)  # it will hear of their ends
         self.observe = observe
         self.cap = cap
-        door = self.door
-        door.depth = depth
-        door.observe = observe_queue
+        entrance = self.entrance
+        entrance.depth = depth
+        entrance.observe = observe_queue
         if rule is not None:
-            door.law = rule
-        door.follow(self.places or self._braked())
+            entrance.law = rule
+        entrance.follow(self.places or self._braked())
         if observe:
             self._let_all_in(now)
         self._moved(now)
@@ -383,11 +408,11 @@ class Admission:
     @property
     def depth(self) -> DepthRule:
         """How deep the queue may be."""
-        return self.door.depth
+        return self.entrance.depth
 
     def thresholds(self) -> tuple[float, float]:
         """`(max_queue, max_depth)` as they are now."""
-        return self.door.max_queue, self.door.max_depth
+        return self.entrance.max_queue, self.entrance.max_depth
 
     def current_limit(self) -> int:
         """The limit, less what brakes take from it; while draining, as it would be."""
@@ -411,7 +436,7 @@ class Admission:
         if first is not None and first <= ticket.level:
             return None
         if self.contended:
-            self.door.tag(ticket, now)
+            self.entrance.tag(ticket, now)
         self._run(ticket, now)
         self.telemetry.note_fullness(now, self.in_flight >= self.places)
         return ADMIT
@@ -424,10 +449,12 @@ class Admission:
     def _wave_through(self, ticket: Ticket, now: float, draw: float) -> Admit | None:
         """In `observe` mode those above the limit stand for the queue that is not kept."""
         if not self.bypassed and (over := self.in_flight + ticket.places - self.places) > 0:
-            door = self.door
-            chance = door.law.chance(over - 1, door.max_queue, door.max_depth, door.rate, now)
-            if over - 1 >= door.max_depth or draw >= chance:
-                full = over - 1 >= door.max_depth
+            entrance = self.entrance
+            chance = entrance.law.chance(
+                over - 1, entrance.max_queue, entrance.max_depth, entrance.rate, now
+            )
+            if over - 1 >= entrance.max_depth or draw >= chance:
+                full = over - 1 >= entrance.max_depth
                 self.telemetry.would_refuse[_FULL if full else Reason.QUEUE_SHED] += 1
                 self.limit.on_refuse(now)
             else:
@@ -436,18 +463,21 @@ class Admission:
         self.telemetry.note_fullness(now, self.in_flight >= self.places)
         return ADMIT
 
-    def _wait(self, ticket: Ticket, now: float, seconds: float) -> Admit | Wait:
+    def _wait(self, ticket: Ticket, now: float, seconds: float) -> Admit | Wait | Refuse:
         self._settle_queue(now)
         ticket.state = WAITING
         ticket.until = min(now + seconds, ticket.deadline)
-        self.door.push(ticket, now)
+        self.entrance.push(ticket, now)
         if ticket.note is not None and ticket.note.hand is not None:
             self._contend(now)
         if self.places == self.learned:
             self.limit.on_wait(now)
         self._follow_limit(now)
-        # A limit may rise the moment it hears of a waiter; then the wait is already over.
-        return ADMIT if ticket.runs() else Wait(ticket.until)
+        if ticket.state == WAITING:
+            return Wait(ticket.until)
+        # The limit rose the moment it heard of a waiter: the wait is over before it began.
+        self.ended_waits.remove(ticket)
+        return ADMIT if ticket.refusal is None else ticket.refusal
 
     def _contend(self, now: float) -> None:
         """Somebody with a name waits or was refused: for a while everyone is compared."""
@@ -473,9 +503,9 @@ class Admission:
         if ticket.state == WAITING:
             wait = ticket.wait = now - ticket.arrived
             telemetry.wait.add(wait)
-            door = self.door
-            door.law.waited(now, wait)
-            if door.observe and wait > door.depth.max_wait:
+            entrance = self.entrance
+            entrance.law.waited(now, wait)
+            if entrance.observe and wait > entrance.depth.max_wait:
                 telemetry.would_refuse[Reason.WAIT_TIMEOUT] += 1
         places = 1
         if (note := ticket.note) is not None:
@@ -512,7 +542,7 @@ class Admission:
             Why it is refused, None if it runs instead because enough were refused.
         """
         waited, bound = now - ticket.arrived, ticket.until - ticket.arrived
-        self.door.law.waited(now, waited)
+        self.entrance.law.waited(now, waited)
         if hopeless:
             expected, left = self.drain.latency, ticket.deadline - now
             refusal = self._refuse(ticket, now, _LIMIT, _DEADLINE, expected, left)
@@ -557,8 +587,8 @@ class Admission:
             if note.hand is not None:
                 self._contend(now)
             self.accounts.gone(note, now)
-        door = self.door
-        pause = self._retry.after(now, door.drained_in(), door.rate)
+        entrance = self.entrance
+        pause = self._retry.after(now, entrance.drained_in(), entrance.rate)
         ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound)
         return refusal
 
@@ -586,7 +616,7 @@ class Admission:
 
     def _dispatch(self, now: float) -> None:
         """Give free places to those who are next."""
-        room, door = self.room, self.door
+        room, entrance = self.room, self.entrance
         reserves = self.accounts.reserves
         while room.depth and self.in_flight < self.places:
             owed = reserves.next_class(room.depth_of, self.places) if reserves else None
@@ -596,7 +626,7 @@ class Admission:
                 room.depth > 0
                 and ticket.deadline != _INF
                 and now + self.drain.latency > ticket.deadline
-                and not door.observe
+                and not entrance.observe
             )
             if hopeless or ticket.until <= now:
                 if self._too_late(ticket, now, hopeless=hopeless) is not None:
@@ -635,7 +665,7 @@ class Admission:
             if places and self.places:
                 self.telemetry.note_limit(now, self.places, places)
             self.places = places
-            self.door.follow(places or self._braked())
+            self.entrance.follow(places or self._braked())
 
     def _settle_queue(self, now: float) -> None:
         """Bring the integral of the waiters up to `now`, before their number changes."""

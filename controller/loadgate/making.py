@@ -57,7 +57,7 @@ def make_admission(
         ),
         retry=RetryAfter(draw),
     )
-    admission.door.observe = queue.mode == "observe"
+    admission.entrance.observe = queue.mode == "observe"
     admission.cap = _cap(queue)
     return admission
 

@@ -57,7 +57,7 @@ def take_snapshot(controller: AdmissionController) -> Snapshot:
         wasted=telemetry.wasted,
         latency=telemetry.latency.freeze(),
         wait=telemetry.wait.freeze(),
-        drain_rate=admission.door.drain.rate(limit),
+        drain_rate=admission.entrance.drain.rate(limit),
         max_queue=max_queue,
         max_depth=max_depth,
         loop_lag=controller.watch.lag(now),

@@ -7,8 +7,9 @@ default
     First come, first served while the queue is a burst, and newest first once it has stood for
     `STANDING`: a queue that never empties makes everybody too late, while the newest can still
     be served well (adaptive LIFO, Facebook, "Fail at Scale", 2015; there with a shorter
-    timeout, here every waiter has its own bound). Those above their fair share stand behind
-    those within it; otherwise one heavy client buries the others under its newest.
+    timeout, here every waiter has its own bound). Those above their fair share (their tag is
+    above 0) stand behind those within it, in a queue of their own, whose standing says nothing
+    about the others: otherwise one heavy client buries them under its newest.
 fifo
     First come, first served, whatever happens.
 fair
@@ -42,12 +43,15 @@ _SLACK = 64
 class _Line(Generic[T]):
     """The waiters of one class."""
 
-    __slots__ = ("above", "head", "heaviest", "lightest", "within")
+    __slots__ = ("above", "above_since", "head", "heaviest", "lightest", "within", "within_since")
 
     def __init__(self) -> None:
         # Tag and order of each waiter, those within their share and those above it.
         self.within: OrderedDict[T, tuple[float, int]] = OrderedDict()
         self.above: OrderedDict[T, tuple[float, int]] = OrderedDict()
+        # Since when each of them has not been empty.
+        self.within_since = 0.0
+        self.above_since = 0.0
         # Heaps of (-tag, -order, waiter) and (tag, order, waiter). Who has gone stays in them
         # until it comes up or there are too many of its kind.
         self.heaviest: list[tuple[float, int, T]] = []
@@ -56,6 +60,12 @@ class _Line(Generic[T]):
 
     def __len__(self) -> int:
         return len(self.within) + len(self.above) + (self.head is not None)
+
+    def stands(self, now: float) -> bool:
+        """Whether whoever is next here is so because the queue stands: the newest."""
+        if self.within:
+            return not self.above and now - self.within_since >= STANDING
+        return now - self.above_since >= STANDING
 
     def tidy(self) -> None:
         """Forget those who have gone when they are the most."""
@@ -93,12 +103,11 @@ class WaitingRoom(Generic[T]):
         discipline: As the module says.
     """
 
-    __slots__ = ("_lines", "_order", "_since", "depth", "discipline")
+    __slots__ = ("_lines", "_order", "depth", "discipline")
 
     def __init__(self, classes: int, discipline: Discipline = "default") -> None:
         self._lines: list[_Line[T]] = [_Line() for _ in range(classes)]
         self._order = 0
-        self._since = 0.0
         self.depth = 0
         self.discipline: Discipline = discipline
 
@@ -107,27 +116,25 @@ class WaitingRoom(Generic[T]):
         """Number of priority classes."""
         return len(self._lines)
 
-    def standing(self, now: float) -> float:
-        """Seconds for which the queue has not been empty."""
-        return now - self._since if self.depth else 0.0
-
-    def push(
-        self, waiter: T, level: int, now: float, tag: float = 0.0, *, above: bool = False
-    ) -> None:
+    def push(self, waiter: T, level: int, now: float, tag: float = 0.0) -> None:
         """Let `waiter` wait in class `level`.
 
         Args:
             waiter: Whoever it is; it can be hashed, and waits only once.
             level: Its class.
             now: Monotonic seconds.
-            tag: Its start tag.
-            above: Whether its client is above its fair share.
+            tag: Its start tag: what its client has had beyond its share, 0 for nothing.
         """
-        if not self.depth:
-            self._since = now
         line = self._lines[level]
         self._order = order = self._order + 1
-        (line.above if above else line.within)[waiter] = (tag, order)
+        if tag > 0.0:
+            if not line.above:
+                line.above_since = now
+            line.above[waiter] = (tag, order)
+        else:
+            if not line.within:
+                line.within_since = now
+            line.within[waiter] = (tag, order)
         heappush(line.heaviest, (-tag, -order, waiter))
         if self.discipline == "fair":
             heappush(line.lightest, (tag, order, waiter))
@@ -161,7 +168,7 @@ class WaitingRoom(Generic[T]):
             oldest, other = next(iter(line.within.items())), next(iter(line.above.items()))
             first = line.within if oldest[1][1] < other[1][1] else line.above
             return first.popitem(last=False)[0]
-        newest = discipline == "default" and now - self._since >= STANDING
+        newest = discipline == "default" and line.stands(now)
         return (line.within or line.above).popitem(last=newest)[0]
 
     def put_back(self, waiter: T, level: int) -> None:
@@ -221,9 +228,19 @@ class WaitingRoom(Generic[T]):
         """Waiters of one class."""
         return len(self._lines[level])
 
-    def ahead_of(self, level: int) -> int:
-        """Waiters of this class and the higher ones: those who are served before an arrival."""
-        return sum(len(line) for line in self._lines[: level + 1])
+    def ahead_of(self, level: int, now: float) -> int:
+        """Waiters who are served before an arrival of this class that is within its share."""
+        higher = sum(len(line) for line in self._lines[:level])
+        line = self._lines[level]
+        if self.discipline == "fifo":
+            return higher + len(line)
+        if self.discipline == "default" and line.within and line.stands(now):
+            return higher  # the newest goes first
+        return higher + len(line.within)
+
+    def waits_below(self, level: int) -> bool:
+        """Whether someone waits in a lower class."""
+        return any(len(line) for line in self._lines[level + 1 :])
 
     def regroup(self, classes: int, level_of: Callable[[int], int]) -> Iterable[tuple[T, int]]:
         """Other classes: everyone keeps its tag and its turn.
@@ -236,7 +253,7 @@ class WaitingRoom(Generic[T]):
             Everyone who waits, with its new class.
         """
         old, self._lines = self._lines, [_Line() for _ in range(classes)]
-        everyone: list[tuple[int, float, bool, T, int]] = []
+        everyone: list[tuple[int, float, T, int, float]] = []
         for level, line in enumerate(old):
             new = level_of(level)
             if line.head is not None:
@@ -244,20 +261,22 @@ class WaitingRoom(Generic[T]):
                 if self._lines[new].head is None:
                     self._lines[new].head = line.head
                 else:
-                    everyone.append((0, 0.0, False, line.head, new))
-            for above, waiters in ((False, line.within), (True, line.above)):
+                    everyone.append((0, 0.0, line.head, new, line.within_since))
+            for since, waiters in (
+                (line.within_since, line.within),
+                (line.above_since, line.above),
+            ):
                 everyone += [
-                    (order, tag, above, waiter, new) for waiter, (tag, order) in waiters.items()
+                    (order, tag, waiter, new, since) for waiter, (tag, order) in waiters.items()
                 ]
         everyone.sort(key=lambda found: found[0])
         found: list[tuple[T, int]] = [
             (line.head, level) for level, line in enumerate(self._lines) if line.head is not None
         ]
-        depth, since = self.depth, self._since
-        for _, tag, above, waiter, new in everyone:
-            self.push(waiter, new, since, tag, above=above)
+        self.depth = len(found)
+        for _, tag, waiter, new, since in everyone:
+            self.push(waiter, new, since, tag)
             found.append((waiter, new))
-        self.depth, self._since = depth, since
         return found
 
     def size(self) -> int:

@@ -324,4 +324,4 @@ def test_a_storm_of_retries_ends_only_below_the_hidden_capacity(
 
 def test_a_queue_without_bound_is_what_the_policy_can_ask_for() -> None:
     policy = Policy(queue=Queue(max_wait=3600.0, max_queue=1e9, discipline="fifo"))
-    assert gate.admission(policy).door.depth.max_queue == 1e9
+    assert gate.admission(policy).entrance.depth.max_queue == 1e9

@@ -1,19 +1,21 @@
 """Who has had more than others lately? Start tags for those who ask while the service is full.
 
 Every client has a usage: the seconds for which it held places, forgotten with a time constant
-of `MEMORY`. A request that has to ask for a wait gets a *start tag*, the larger of its client's
-usage and of the level at which the others are; then the seconds it is expected to hold are
-added to the usage, and corrected when it has really ended. When someone must go, the largest
-tag goes, which takes from the heaviest first until all heavy ones have the same: max-min fair
-shares. This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with two changes. Its
-virtual time is the tag in service, which is right only if the smallest tag is always served
-next; here the discipline may be another, so the level is the mean usage of those who were
+of `MEMORY`. A request that has to ask gets a *start tag*: what its client has used beyond the
+level at which the others are, 0 for all who are not beyond it. Then the seconds it is expected
+to hold are added to the usage, and corrected when it has really ended. When someone must go,
+the largest tag goes, which takes from the heaviest first until all heavy ones have the same:
+max-min fair shares.
+
+This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with two changes. Its virtual time
+is the tag in service, which is right only if the smallest tag is always served next; here the
+discipline may be another, so the level takes its place: the mean usage of those who were
 started lately, which never lies above the fair share (a mean of amounts none of which is above
-it). And tags fade with time instead of being overtaken by virtual time, so that one busy hour
+it). And usage fades with time instead of being overtaken by virtual time, so that one busy hour
 does not follow a client for the rest of the day.
 
-A client that nobody knows gets the level: it ranks no higher than one who asked politely all
-the time. Asking in vain counts like being served, so asking more often never helps; but
+A client that nobody knows ranks no higher than one who asked politely all the time: both have
+the tag 0. Asking in vain counts like being served, so asking more often never helps; but
 refusals alone raise a usage to at most `VAIN_CAP` times the level, from where silence or
 politeness brings it back within about two time constants (the logarithm of 8 is 2.1).
 
@@ -97,7 +99,8 @@ class FairShares:
 
     def level(self, now: float) -> float:
         """Place-seconds that a typical client of those started lately used lately."""
-        return self._level * exp(min(0.0, (self._level_at - now) / MEMORY))
+        # It fades only when nobody is started any more: while it follows usage, that fades itself.
+        return self._level * exp(min(0.0, 1.0 - (now - self._level_at) / MEMORY))
 
     def ask(self, hand: Hand, expected: float, now: float) -> float:
         """The start tag of a request, which is then charged what it is expected to hold.
@@ -109,7 +112,7 @@ class FairShares:
         """
         used = self.usage(hand, now)
         self._raise(hand, used + expected, now)
-        return max(used, self.level(now))
+        return max(0.0, used - self.level(now))
 
     def refused(self, hand: Hand, expected: float, now: float) -> None:
         """One that was charged `expected` when it asked goes in vain: it gets the excess back."""

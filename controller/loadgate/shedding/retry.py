@@ -56,9 +56,9 @@ class RetryAfter:
             drained: Seconds until those who wait now will have got their places.
             rate: Requests a second that the service can do.
         """
-        self._count += 1
         if now >= self._due:
             self._look(now, rate)
+        self._count += 1
         pause = self.pause
         if drained > pause:
             pause = drained if drained < _LONGEST else _LONGEST

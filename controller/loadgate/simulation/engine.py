@@ -127,7 +127,7 @@ class Engine:
         events, cores, work = self._events, self._cores, self.workload
         times = [*work.times.tolist(), inf]
         clients, sizes = work.clients, work.sizes
-        client_of, draw = work.client, self._draw
+        client_of, keys, draw = work.client, work.keys, self._draw
         admission, start, join = self.admission, self.admission.start, self.admission.join
         enter = self._enter
         plain = self._plain
@@ -153,6 +153,8 @@ class Engine:
                 client = clients[client_of[index]]
                 request = Request(client.level)
                 request.index = index
+                if keys is not None:
+                    request.client = keys[index]
                 self.attempts += 1
                 if client.timeout < inf:
                     self._push(due + client.timeout, _TIMEOUT, request)
@@ -163,7 +165,7 @@ class Engine:
                 else:
                     decision = join(request, now, draw())
                     if admission.ended_waits:
-                        self._wake(now, request)
+                        self._wake(now)
                     if type(decision) is Wait:
                         self._push(decision.until, _EXPIRE, request)
                     elif decision is ADMIT:
@@ -217,7 +219,7 @@ class Engine:
             request.quotas = charged
         decision = admission.arrive(request, now, self._draw())
         if admission.ended_waits:
-            self._wake(now, request)
+            self._wake(now)
         if decision is ADMIT:
             self._enter(request, now, self.workload.sizes[0][index])
         elif type(decision) is Wait:
@@ -280,15 +282,9 @@ class Engine:
             request.placed = True
             self._push(now + seconds, _DEPART, request)
 
-    def _wake(self, now: float, deciding: Request | None = None) -> None:
-        """Those whose wait has ended go on.
-
-        Not `deciding`: when a limit rises at the moment it hears of a waiter, that one is both
-        among those and admitted by the decision about it, which its caller acts on.
-        """
+    def _wake(self, now: float) -> None:
+        """Those whose wait has ended go on."""
         ended = self.admission.ended_waits
-        if deciding is not None and deciding in ended:
-            ended.remove(deciding)
         while ended:
             woken, ended[:] = ended[:], []
             for request in cast("list[Request]", woken):
@@ -383,6 +379,7 @@ class Engine:
             pause += retry_after
         again = Request(client.level)
         again.index = request.index
+        again.client = request.client
         again.attempt = attempt
         self._push(now + pause, _RETRY, again)
         return True
