@@ -10,14 +10,11 @@ the same in a minute.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from loadgate.controller import AdmissionController
 from loadgate.permit import Permit
 from loadgate.telemetry import Histogram, HistogramSnapshot
-
-if TYPE_CHECKING:
-    from loadgate.rates.group import Client
 
 # Seconds: from a decision on a fast machine to one that a garbage collection has interrupted.
 DECISION_EDGES: Final = (
@@ -44,14 +41,9 @@ class DecisionTimer:
         plain = controller.admit
         left = every
 
-        def admit(
-            client: Client = None,
-            cost: float = 1.0,
-            priority: str = "default",
-            timeout: float | None = None,
-        ) -> Permit:
+        def admit(*args: Any, **options: Any) -> Permit:
             nonlocal left
-            permit = plain(client, cost, priority, timeout)
+            permit = plain(*args, **options)
             left -= 1
             if left:
                 return permit

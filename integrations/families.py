@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -19,6 +19,8 @@ from loadgate import __version__
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason
 from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.families_pressure import pressure_families
+from loadgate.integrations.families_store import store_families
 from loadgate.integrations.witness import Example, Witness
 from loadgate.telemetry import HistogramSnapshot, Snapshot
 
@@ -139,6 +141,8 @@ def families(looks: list[Look], reloads: Reloads | None) -> Iterator[Metric]:
     yield from _decisions(looks)
     yield from _limits(looks)
     yield from _rates(looks)
+    yield from pressure_families(look for _, look in looks)
+    yield from store_families(look for _, look in looks)
     yield from _settings(looks, reloads)
 
 
@@ -286,7 +290,8 @@ def _rates(looks: list[Look]) -> Iterator[Metric]:
         labels=by,
     )
     for _, look in looks:
-        for rate, stats in look.rates.items():
+        shared: dict[str, Any] = {} if look.store is None else look.store.rates
+        for rate, stats in (look.rates | shared).items():
             where = [look.name, rate]
             decisions.add_metric([*where, "allowed"], stats.allowed)
             decisions.add_metric([*where, "refused"], stats.refused)

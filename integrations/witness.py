@@ -27,7 +27,7 @@ from loadgate.integrations.frequent import Frequent
 from loadgate.integrations.identity import KeyHasher
 
 # Refusals kept of each reason: a flood of one must not push out the only example of another.
-KEPT: Final = 5
+KEPT: Final = 3
 # Seconds that a client stays on the list of those refused most, once it is there. Every change of
 # the list is a new series in Prometheus: 20 clients make 2,880 a day at most.
 STAY: Final = 600.0

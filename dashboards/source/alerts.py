@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from loadgate.dashboards.source import fairness, overview, tuning
+from loadgate.dashboards.source import fairness, overview, store, tuning
 from loadgate.dashboards.source import thresholds as t
 from loadgate.dashboards.source.rules import Alert
 
@@ -215,8 +215,34 @@ ALERTS: Final = (
         f"{_WHERE} refuses requests because the shared store does not answer",
         "Is the store up and reachable? Until then, set on_failure of rates that guard no "
         "security to emergency and reload.",
-        overview.UID,
-        "Why are requests refused?",
+        store.UID,
+        "Refused because it is away (503)",
+    ),
+    Alert(
+        "LoadgateStoreAway",
+        "sum by (job) (rate(loadgate_store_decisions_total"
+        '{by=~"emergency|open|closed"}[5m]))\n'
+        "  / (sum by (job) (rate(loadgate_store_decisions_total[5m])) > 0)\n"
+        f"  > {t.STOOD_IN:g}",
+        "2m",
+        "page",
+        f"{_WHERE} makes {_SHARE} of its shared decisions without the store",
+        "Shared rates are per process now, or not kept at all. Is the store up and reachable?",
+        store.UID,
+        "Decided without the store",
+    ),
+    Alert(
+        "LoadgateStoreSlow",
+        "histogram_quantile(\n"
+        "  0.99, sum by (job, le) (rate(loadgate_store_wait_seconds_bucket[5m]))\n"
+        f") > {t.STORE_SLOW:g}{_BUSY}",
+        "10m",
+        "ticket",
+        f"one in a hundred requests of {_WHERE} waits "
+        "{{ $value | humanizeDuration }} for the shared store",
+        "Is the store busy with something else, or far away?",
+        store.UID,
+        "p99 of asking",
     ),
     Alert(
         "LoadgatePolicyReloadFailed",

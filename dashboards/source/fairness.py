@@ -118,6 +118,24 @@ PANELS: list[Placed | Row] = [
         colors={"critical": FAILED, "default": WAITING, "background": QUIET},
         red=(("red", t.CRITICAL_SHED),),
     ),
+    lines(
+        "Who makes room?",
+        "Waiters each second that had to go for an arrival, and requests that were let through "
+        "because enough had been refused (queue.max_refused).",
+        "cps",
+        Query(rate("evicted_total"), "had to go"),
+        Query(rate("spared_total"), "spared"),
+        colors={"had to go": OVERLOADED, "spared": ADMITTED},
+    ),
+    lines(
+        "Is there anything to share out?",
+        "Contended instances, and the place-seconds that a typical client used lately. While "
+        "nobody waits everybody has all they ask for, and both are 0.",
+        "short",
+        Query(f"sum(loadgate_contended{{{SEL}}})", "contended instances"),
+        Query(f"avg(loadgate_fair_level_seconds{{{SEL}}})", "a typical client's place-seconds"),
+        colors={"contended instances": OVERLOADED, "a typical client's place-seconds": WAITING},
+    ),
     Row("Clients"),
     bars(
         "Who is refused most?",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from loadgate.dashboards.source import fairness, overview, tuning
+from loadgate.dashboards.source import fairness, overview, store, tuning
 from loadgate.dashboards.source.alerts import ALERTS
 from loadgate.dashboards.source.assemble import assemble, written
 from loadgate.dashboards.source.recording import RECORDED
 from loadgate.dashboards.source.rules import as_yaml
 
-BOARDS = (overview, tuning, fairness)
+BOARDS = (overview, tuning, fairness, store)
 
 
 def generated() -> dict[str, str]:

@@ -234,6 +234,16 @@ PANELS: list[Placed | Row] = [
         stack=True,
         width=8,
     ),
+    lines(
+        "Is the kill switch on?",
+        "Instances whose kill switch lets everyone through, and the requests it lets through each "
+        "second. Nothing is protected meanwhile: switch it off when the reason is gone.",
+        "short",
+        Query(f"sum(loadgate_bypassing{{{SEL}}})", "instances"),
+        Query(rate("bypassed_total"), "let through each second"),
+        colors={"instances": FAILED, "let through each second": OVERLOADED},
+        width=8,
+    ),
     states(
         "Is the policy file in force?",
         "Red while the policy on disk could not be loaded: the old one stays in force, the "

@@ -35,5 +35,9 @@ WASTED: Final = 0.05
 DOMINATES: Final = 0.6
 # Share of time in which the event loop stood still.
 STALLED: Final = 0.05
+# Share of decisions made without the store: any is a store that is away.
+STOOD_IN: Final = 0.001
+# Seconds that one in a hundred waits for the store: ten times what a store nearby takes.
+STORE_SLOW: Final = 0.01
 # Requests per second below which shares say nothing: three in five minutes are an accident.
 TRAFFIC: Final = 1.0

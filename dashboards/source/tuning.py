@@ -131,6 +131,37 @@ PANELS: list[Placed | Row] = [
         log=True,
         width=16,
     ),
+    Row("What else holds it back"),
+    lines(
+        "What brakes the limit?",
+        "What signals beside latency leave of the limit: 1 when none brakes. The lowest of them "
+        "holds. A brake that is on all day is a resource that is full: add it, or move its bound.",
+        "percentunit",
+        Query(f"min(loadgate_brake_ratio{{{SEL}}})", "left of the limit"),
+        Query(f"min by (signal) (loadgate_signal_factor_ratio{{{SEL}}})", "{{signal}} leaves"),
+        colors={"left of the limit": LIMIT},
+        high=1.0,
+        width=8,
+    ),
+    lines(
+        "How near are the signals to their bounds?",
+        "Each signal over the value from which on it brakes. At 1 it begins to.",
+        "percentunit",
+        Query(f"max by (signal) (loadgate_signal_value_ratio{{{SEL}}})", "{{signal}}"),
+        red=(("red", 1.0),),
+        width=8,
+    ),
+    lines(
+        "How much memory is used?",
+        "Bytes in use beside the bound (signals.max_memory), the fullest instance. 0 where no "
+        "bound is set. Near the bound arrivals are refused with the reason memory.",
+        "bytes",
+        Query(f"max(loadgate_memory_used_bytes{{{SEL}}})", "used"),
+        Query(f"min(loadgate_memory_bound_bytes{{{SEL}}})", "bound"),
+        colors={"used": ADMITTED, "bound": LIMIT},
+        dashed=["bound"],
+        width=8,
+    ),
     Row("The queue"),
     lines(
         "How deep is it?",

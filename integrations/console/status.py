@@ -92,6 +92,7 @@ def status_of(controller: AdmissionController, witness: Witness | None = None) -
     look = controller.snapshot()
     policy = controller.policy
     rate_limited = look.refused.get("rate", 0)
+    shared: dict[str, Any] = {} if look.store is None else look.store.rates
     return Status(
         name=look.name,
         at=look.at,
@@ -147,7 +148,7 @@ def status_of(controller: AdmissionController, witness: Witness | None = None) -
                 "would_refuse": stats.would_refuse,
                 "keys": stats.keys,
             }
-            for name, stats in look.rates.items()
+            for name, stats in (look.rates | shared).items()
         },
         sightings=witness.sightings() if witness is not None else [],
         top_share=witness.top_share(look.at) if witness is not None else 0.0,

@@ -63,7 +63,7 @@ class Watch:
         table.add_column(style="dim", min_width=22)
         table.add_column(justify="right", min_width=9)
         table.add_column(no_wrap=True)
-        table.add_column(style="dim")
+        table.add_column(style="dim", no_wrap=True)
 
         def row(
             name: str,
@@ -132,7 +132,10 @@ def _sightings(status: Status) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for one in status.sightings[:_SHOWN]:
+    # The newest of each reason, then whatever else there is place for.
+    newest = {one.reason: one for one in reversed(status.sightings)}.values()
+    others = [one for one in status.sightings if one not in newest]
+    for one in sorted([*newest, *others][:_SHOWN], key=lambda one: -one.at):
         at = time.strftime("%H:%M:%S", time.localtime(one.at))
         table.add_row(at, f"{one.status} {one.reason}", one.client, one.explanation)
     return Panel(table, title="last refusals", title_align="left", border_style="dim")

@@ -156,6 +156,22 @@ CASES: Final[dict[str, Case]] = {
     "LoadgateStoreUnavailable": Case(
         requests(20, 1, "store_unavailable"), requests(20, 0, "store_unavailable")
     ),
+    "LoadgateStoreAway": Case(
+        one("store_decisions_total", per_second(20), ',by="store"')
+        | one("store_decisions_total", per_second(1), ',by="emergency"'),
+        one("store_decisions_total", per_second(20), ',by="store"')
+        | one("store_decisions_total", per_second(0), ',by="emergency"'),
+    ),
+    "LoadgateStoreSlow": Case(
+        one("store_wait_seconds_bucket", per_second(0), ',le="0.01"')
+        | one("store_wait_seconds_bucket", per_second(20), ',le="0.05"')
+        | one("store_wait_seconds_bucket", per_second(20), ',le="+Inf"')
+        | requests(20, 0),
+        one("store_wait_seconds_bucket", per_second(20), ',le="0.005"')
+        | one("store_wait_seconds_bucket", per_second(20), ',le="0.05"')
+        | one("store_wait_seconds_bucket", per_second(20), ',le="+Inf"')
+        | requests(20, 0),
+    ),
     "LoadgatePolicyReloadFailed": Case(
         {'loadgate_policy_last_reload_success{job="shop",instance="a:9464"}': stays(0)},
         {'loadgate_policy_last_reload_success{job="shop",instance="a:9464"}': stays(1)},

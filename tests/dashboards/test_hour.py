@@ -54,6 +54,12 @@ EXPECTED: Final[dict[tuple[str, str], list[tuple[str, float, float]]]] = {
     ("Where between its bounds?", "C"): [("calm", 60, 60)],
     ("Do two ways of measuring agree?", "A"): [("calm", 0.12, 0.25), ("overload", 0.15, 1.5)],
     ("Do two ways of measuring agree?", "B"): [("calm", 0.12, 0.25), ("overload", 0.15, 1.5)],
+    ("Decided without the store", "A"): [("calm", 0, 0), ("blocked loop", 0.9, 1)],
+    ("p99 of asking", "A"): [("calm", 0.001, 0.01)],
+    ("How many questions share a call?", "A"): [("calm", 2, 2)],
+    ("What brakes the limit?", "A"): [("calm", 1, 1)],
+    ("Is the kill switch on?", "A"): [("calm", 0, 0)],
+    ("Who makes room?", "A"): [("calm", 0, 0), ("overload", 1, 80)],
     ("Refusals that hit one client", "A"): [
         ("overload", 0, 0.2), ("greedy client", 0.6, 1)],
     ("How many keys are remembered?", "A"): [("calm", 1, 121)],
@@ -157,6 +163,8 @@ _TELLS: Final[dict[str, tuple[list[str], list[str]]]] = {
     "LoadgatePolicyReloadFailed": ([], ["calm", "overload"]),
     "LoadgateStoreUnavailable": ([], ["calm", "overload", "downstream down"]),
     "LoadgateMetricsMissing": ([], ["calm", "overload"]),
+    "LoadgateStoreAway": (["blocked loop"], ["calm", "overload"]),
+    "LoadgateStoreSlow": ([], ["calm", "overload", "blocked loop"]),
     "LoadgateRateTableFull": ([], ["calm", "overload"]),
 }
 

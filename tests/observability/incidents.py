@@ -12,18 +12,21 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
 import numpy as np
 
 from loadgate import AdmissionController, Policy, Reason
 from loadgate.integrations.decision_timer import DECISION_EDGES, DecisionTimer
 from loadgate.integrations.prometheus import LoadgateCollector, Reloads
 from loadgate.integrations.witness import Witness
+from loadgate.shared import StoreStats
+from loadgate.shedding.brake import BrakeState
 from loadgate.simulation import build, streams
 from loadgate.simulation.engine import Engine
 from loadgate.simulation.request import Request
 from loadgate.simulation.scenario import Scenario, from_mapping
 from loadgate.simulation.workload import Workload
-from loadgate.telemetry import Histogram, HistogramSnapshot
+from loadgate.telemetry import WAIT_EDGES, Histogram, HistogramSnapshot, Snapshot
 
 # A Monday at noon: where the virtual hour begins, in seconds since the epoch.
 BEGIN: Final = 1_767_614_400.0
@@ -31,6 +34,9 @@ SCRAPE: Final = 15.0
 JOB: Final = "shop"
 INSTANCE: Final = "10.0.0.1:9464"
 GREEDY: Final = "greedy"
+# The store goes away when the loop is blocked, and is back three minutes later.
+STORE_AWAY: Final = "blocked loop"
+STORE_AWAY_FOR: Final = 180.0
 
 # The service can do 40/s: four places of a tenth of a second.
 CAPACITY: Final = 40.0
@@ -158,6 +164,66 @@ def _together(one: Workload, two: Workload) -> Workload:
     )
 
 
+class _Store:
+    """Stands for a shared store: asked 20 times a second, away for a while.
+
+    What the numbers are called is the real `StoreStats`; what a real store does to them is
+    tested where the store is.
+    """
+
+    def __init__(self) -> None:
+        self._wait = Histogram(WAIT_EDGES)
+        self._decided = 0.0
+        self._stood_in = 0.0
+
+    def at(self, now: float) -> StoreStats:
+        """As it is at `now`, a scrape after the last look."""
+        first = begin_of(STORE_AWAY) - BEGIN
+        away = first <= now < first + STORE_AWAY_FOR
+        if away:
+            self._stood_in += 20 * SCRAPE
+        else:
+            self._decided += 20 * SCRAPE
+            for milli in (0.3, 0.4, 0.6, 2.0):
+                self._wait.add(milli * 1e-3)
+        decided, stood_in = int(self._decided), int(self._stood_in)
+        return StoreStats(
+            state="open" if away else "closed",
+            connected=not away,
+            decisions={"store": decided, "emergency": stood_in, "open": 0, "closed": 0},
+            troubles={"timeout": stood_in // 10, "lost": 0, "open": stood_in - stood_in // 10},
+            incidents=int(stood_in > 0),
+            away=stood_in / 20,
+            oldest=0.3 if away else 0.001,
+            waiting=1,
+            calls=decided // 2,
+            asked=decided,
+            stale=0,
+            late=stood_in // 20,
+            stalls=0,
+            connections=1 + int(stood_in > 0 and not away),
+            given_back=decided // 10,
+            forgotten=0,
+            nodes=3,
+            wait=self._wait.freeze(),
+            rates={},
+        )
+
+
+class _WithStore(AdmissionController):
+    """A controller whose snapshots tell of a store."""
+
+    stores: _Store
+
+    def snapshot(self) -> Snapshot:
+        look = super().snapshot()
+        return msgspec.structs.replace(
+            look,
+            store=self.stores.at(look.at),
+            signals={"pool": BrakeState(value=0.4, target=0.8, factor=1.0)},
+        )
+
+
 class _Decided:
     """Stands for a `DecisionTimer`: in virtual time a decision takes none."""
 
@@ -191,9 +257,10 @@ class _Hour:
     def __init__(self, scenario: Scenario, work: Workload) -> None:
         self._now = 0.0
         self._horizon = work.horizon
-        controller = AdmissionController(
+        controller = _WithStore(
             POLICY, clock=lambda: self._now, draw=streams.dice(1, "gate").random, name="checkout"
         )
+        controller.stores = _Store()
         witness = Witness(logs=False, top=5, wall=lambda: BEGIN + self._now)
         self._decided = _Decided()
         collector = LoadgateCollector(

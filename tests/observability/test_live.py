@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,9 @@ def statuses(served: Served) -> dict[int, int]:
     """What a load generator saw: answers by status. Everything has ended when it returns."""
     seen: dict[int, int] = {}
 
-    def fetch(client: httpx.Client) -> None:
-        status = client.get(f"{served.url}/").status_code
-        seen[status] = seen.get(status, 0) + 1
-
-    from concurrent.futures import ThreadPoolExecutor
-
     with httpx.Client(timeout=PATIENCE) as client, ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda _: fetch(client), range(WANTED)))
+        for answer in pool.map(client.get, [f"{served.url}/"] * WANTED):
+            seen[answer.status_code] = seen.get(answer.status_code, 0) + 1
     return seen
 
 
