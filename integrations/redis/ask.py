@@ -12,6 +12,7 @@ import anyio
 CHARGE: Final = 1
 GIVE_BACK: Final = 2
 TAKE: Final = 3
+LEASE: Final = 4
 
 # What it answers.
 REFUSED: Final = 0
@@ -27,7 +28,7 @@ class Ask:
         op: What to do.
         id: Unique to the request; names what it writes into logs.
         keys: One for each item.
-        items: `[kind, flag, a, c, unit, k, at]` for each key.
+        items: What the script needs to know for each key.
         deadline: Monotonic seconds; executed later it does nothing.
         answer: What the store said, None while it has not.
         server_us: The server's clock when it said so, microseconds.
@@ -36,10 +37,12 @@ class Ask:
         tries: How often it was sent again because it certainly had not been done.
         owner: Whatever asked.
         on_late: Called with the ask when an answer comes after the wait was over.
+        on_over: Called with the ask when the wait is over.
     """
 
     __slots__ = (
-        "_event", "_future", "answer", "deadline", "id", "items", "keys", "on_late", "op", "over",
+        "_event", "_future", "answer", "deadline", "id", "items", "keys", "on_late", "on_over",
+        "op", "over",
         "owner", "server_us", "tries", "trouble",
     )  # fmt: skip
 
@@ -52,6 +55,7 @@ class Ask:
         deadline: float,
         owner: Any = None,
         on_late: Callable[[Ask], None] | None = None,
+        on_over: Callable[[Ask], None] | None = None,
     ) -> None:
         self.op = op
         self.id = id
@@ -65,6 +69,7 @@ class Ask:
         self.tries = 0
         self.owner = owner
         self.on_late = on_late
+        self.on_over = on_over
         self._future: Future[None] | None = None
         self._event: anyio.Event | None = None
 
@@ -89,6 +94,8 @@ class Ask:
 
     def _end(self) -> None:
         self.over = True
+        if self.on_over is not None:
+            self.on_over(self)
         if self._future is not None:
             if not self._future.done():
                 self._future.set_result(None)

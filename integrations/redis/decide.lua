@@ -3,7 +3,7 @@
 -- KEYS     one key for each item below, in order
 -- ARGV[1]  msgpack: { request, ... }
 --   request  { op, not_after, id, item, ... }
---     op         1 charge, 2 give back, 3 take whatever is left
+--     op         1 charge, 2 give back, 3 take whatever is left, 4 lease (below)
 --     not_after  microseconds of this server's clock; executed later it does nothing
 --     id         unique to the request; names its entries in a log
 --   item     { kind, flag, a, c, unit, k, at }
@@ -291,7 +291,7 @@ end
 
 local KINDS = { bucket, fixed, counter, log }
 local ACTS = { 'charge', 'refund', 'take' }
-local CHARGE = 1
+local CHARGE, LEASE = 1, 4
 local REFUSED, DONE, STALE, WRONG_TYPE = 0, 1, 2, 3
 local LOOK, OBSERVE = 1, 2
 
@@ -342,6 +342,73 @@ local function several(request, first)
   return answer
 end
 
+-- A share of a bucket, leased to one process: { op, not_after, process, item } with
+--   item     { 0, 0, a, c, unit, least, held, seen, want, back, debt, term }
+--     least    units without which nothing helps; want: as many as it would like
+--     held     units of earlier leases that it still has; what is missing was spent
+--     seen     the number of the last answer that reached it
+--     back     units it returns, no longer held
+--     debt     units it let through without having them, since that answer
+--     term     microseconds until what it holds is void
+-- Answer: { 1, granted, number, left in the bucket, microseconds until `least` is there, processes }
+--
+-- A hash: "s" is "used unit at", every process "held number granted debt until want". What is
+-- leased counts as used, and the bucket never refills above what is not leased.
+local SIX = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+
+local function lease(item, process, key)
+  local a, c, unit, least, held = item[3], item[4], item[5], item[6], item[7]
+  local seen, want, back, debt, term = item[8], item[9], item[10], item[11], item[12]
+  local fields = try('HGETALL', key)
+  if fields.err then return { WRONG_TYPE } end
+  local used, at, leased, others, wants, processes = 0, now, 0, 0, want, 1
+  local mine
+  for number = 1, #fields, 2 do
+    local name, text = fields[number], fields[number + 1]
+    if name == 's' then
+      local stored, from, moment = match(text, '^(%d+) (%d+) (%d+)$')
+      used, at = tonumber(stored), min(now, tonumber(moment))
+      if tonumber(from) ~= unit then used = ceil(used * unit / tonumber(from)) end
+    else
+      local h, n, g, d, u, w = match(text, SIX)
+      h, u = tonumber(h), tonumber(u)
+      leased = leased + h
+      if u <= now then
+        call('HDEL', key, name)   -- whoever held it has stopped: it is lost
+      elseif name == process then
+        mine = { held = h, number = tonumber(n), granted = tonumber(g), debt = tonumber(d) }
+      else
+        others, wants, processes = others + h, wants + tonumber(w), processes + 1
+      end
+    end
+  end
+  -- It refilled down to what was leased all that time, including what is void by now.
+  local passed = now - at
+  if passed >= used / a then used = leased else used = max(leased, used - passed * a) end
+  local number = 0
+  if mine then
+    number = mine.number
+    if number ~= seen then
+      -- The last answer was lost: what it granted never arrived, the debt it heard of is known.
+      used, debt = used - mine.granted, max(0, debt - mine.debt)
+    end
+    used = used - min(back, mine.held)
+  else
+    used = used + held   -- the store has forgotten: count it again
+  end
+  used = max(others + held, used) + debt
+  local left = max(0, c - used)
+  local granted = min(want, floor(left / max(wants, 1) * want), left)
+  if granted < least then granted = left >= least and least or 0 end
+  used = used + granted
+  local retry = granted < least and max(1, ceil((used + least - c) / a)) or 0
+  call('HSET', key, 's', format('%.0f %.0f %.0f', used, unit, now), process,
+    format('%.0f %.0f %.0f %.0f %.0f %.0f', held + granted, number + 1, granted, item[11],
+      now + term, want))
+  call('PEXPIRE', key, ceil(max(used / a, term) / 1000) + SLACK)
+  return { DONE, granted, number + 1, max(0, c - used), retry, processes }
+end
+
 local requests = cmsgpack.unpack(ARGV[1])
 local answers = { now }
 local first = 1
@@ -351,6 +418,8 @@ for number = 1, #requests do
   local answer
   if now > request[2] then
     answer = { STALE }
+  elseif request[1] == LEASE then
+    answer = lease(request[4], request[3], KEYS[first])
   elseif items == 1 and request[1] == CHARGE then
     answer = one(request[4], request[3], KEYS[first])
   else

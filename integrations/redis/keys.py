@@ -52,6 +52,11 @@ class Keys:
         digest = blake2b(rate.name.encode(), digest_size=_RATE_BYTES).hexdigest()
         return f"}}:{_LETTERS[rate.algorithm]}{digest}".encode()
 
+    def lease_tail(self, rate: Rate) -> bytes:
+        """The same for a bucket from which processes lease."""
+        digest = blake2b(rate.name.encode(), digest_size=_RATE_BYTES).hexdigest()
+        return f"}}:s{digest}".encode()
+
     def head(self, rate: Rate) -> bytes:
         """What is hashed before the client's key: which of its keys `rate` counts."""
         name = rate.key.encode()

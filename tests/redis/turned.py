@@ -53,6 +53,9 @@ class Turned:
         assert answer[0] == now_us
         return list(answer[1:])
 
+    def delete(self, key: str) -> None:
+        self._wire("DEL", key)
+
     def limiter(self, rate: Rate) -> TurnedLimiter:
         return TurnedLimiter(self, rate, next(self._examples))
 

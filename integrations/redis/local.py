@@ -1,0 +1,138 @@
+"""How are leases kept, renewed, given back and forgotten? For all clients of one rate."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import Final
+
+from loadgate.integrations.redis.ask import DONE, LEASE, Ask
+from loadgate.integrations.redis.keys import Keys
+from loadgate.integrations.redis.leases import PARTS, Lease
+from loadgate.integrations.redis.link import Link
+from loadgate.integrations.redis.units import Scale
+from loadgate.rates.spec import Rate
+from loadgate.rates.table import Key
+
+# Clients that a process holds leases for; about 50 MB. Beyond it the oldest without a debt goes,
+# and what it held is void after its term.
+MOST: Final = 100_000
+# Leases looked at in one go, so that a large table never holds up the loop.
+_SWEEP: Final = 1000
+_EVICT: Final = 64
+
+
+class Leases:
+    """The leases of one rate.
+
+    Args:
+        rate: The rate.
+        scale: The same in units.
+        keys: Names keys.
+        term: Seconds a lease lasts.
+        overdraft: Cost units that may be let through without having them, of each client.
+        link: The way to the store.
+        process: The id of this process.
+    """
+
+    __slots__ = (
+        "_head", "_keys", "_link", "_process", "_swept", "_tail", "held", "overdraft", "rate",
+        "scale", "term", "unit",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rate: Rate,
+        scale: Scale,
+        keys: Keys,
+        term: float,
+        overdraft: float,
+        link: Link,
+        process: str,
+    ) -> None:
+        self.rate = rate
+        self.scale = scale
+        self.unit = scale.unit
+        self.term = term
+        self.overdraft = round(overdraft * scale.unit)
+        self.held: dict[Key, Lease] = {}
+        self._keys = keys
+        self._head = keys.head(rate)
+        self._tail = keys.lease_tail(rate)
+        self._link = link
+        self._process = process
+        self._swept = 0
+
+    def lease(self, subject: Key) -> Lease | None:
+        """The lease for `subject`; None if there is no room for another."""
+        lease = self.held.get(subject)
+        if lease is None:
+            if len(self.held) >= MOST and not self._evict():
+                return None
+            lease = self.held[subject] = Lease(self.scale, self.term, self.overdraft)
+        return lease
+
+    def _evict(self) -> bool:
+        for subject, lease in islice(self.held.items(), _EVICT):
+            if lease.asked_at is None and not lease.debt and not lease.wanted:
+                del self.held[subject]
+                return True
+        return False
+
+    def ask(
+        self, subject: Key, lease: Lease, least: int, *, leave: bool = False, waits: bool = False
+    ) -> Ask | None:
+        """Ask the store for more, or give everything back.
+
+        Returns:
+            The question under way; None if the store cannot be asked.
+        """
+        now = time.monotonic()
+        ask = Ask(
+            LEASE,
+            self._process,
+            [self._keys.key(self._head, subject, self._tail)],
+            [lease.question(now, least, leave=leave)],
+            now + self._link.budget,
+            lease,
+            on_over=_over,
+        )
+        if self._link.submit(ask, waits=waits):
+            return ask
+        ask.give_up(ask.trouble)
+        return None
+
+    def sweep(self, now: float) -> None:
+        """Give back what nobody uses, and forget what is void; a part of the table each time."""
+        held = self.held
+        if self._swept >= len(held):
+            self._swept = 0
+        part = list(islice(held.items(), self._swept, self._swept + _SWEEP))
+        self._swept += len(part)
+        for subject, lease in part:
+            if lease.over(now):
+                del held[subject]
+                self._swept -= 1
+            elif lease.idle(now):
+                self.ask(subject, lease, 0, leave=True)
+            elif lease.due(now):
+                self.ask(subject, lease, self.unit)
+
+    def leave(self, now: float) -> None:
+        """The process ends: give everything back."""
+        for subject, lease in self.held.items():
+            if lease.may_ask(now) and (lease.debt or (now < lease.until and lease.credit > 0)):
+                self.ask(subject, lease, 0, leave=True)
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two sweeps."""
+        return self.term / PARTS
+
+
+def _over(ask: Ask) -> None:
+    lease: Lease = ask.owner
+    if ask.answer is not None and ask.answer[0] == DONE:
+        lease.heard(ask.answer, time.monotonic())
+    else:
+        lease.unheard(ask.deadline)
