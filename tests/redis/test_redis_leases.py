@@ -153,7 +153,7 @@ def test_a_lease_is_void_before_the_store_gives_it_to_others(turned: Turned) -> 
     fleet.load(other, 300, 0.1, 4.0)
     for number in range(1, 40):  # often enough to keep it
         fleet.after(number * 0.1, silent.request)
-    fleet.until(1.0)
+    fleet.until(0.95)
     assert silent.lease.credit > 50 * unit
     before = silent.admitted
     fleet.until(4.5)
