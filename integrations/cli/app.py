@@ -27,6 +27,10 @@ from loadgate.policy import Policy
 # the IPv4 and IPv6 prefixes that count as one. /24 and /48 are what one organisation is given.
 _KEYS = {"client": (32, 64), "address": (32, 64), "network": (24, 48)}
 
+# Seconds beyond the graceful timeout after which workers that do not end are killed; they give
+# themselves less.
+_PATIENCE = 15.0
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -137,6 +141,14 @@ def serve(
         Backend | None,
         typer.Option(help="The event loop. Default: uvloop if it is installed."),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Processes that serve; the port for operators counts up from --metrics-bind.",
+        ),
+    ] = 1,
     graceful_timeout: Annotated[
         float,
         typer.Option(min=0.0, max=3600.0, help="Seconds for running requests after SIGTERM."),
@@ -189,6 +201,12 @@ def serve(
     """Run an ASGI app behind admission."""
     try:
         from loadgate.integrations.cli.serve import Process, Service
+        from loadgate.integrations.cli.workers import (
+            Parent,
+            Worker,
+            multiplied,
+            operators_address,
+        )
         from loadgate.integrations.exempt import DEFAULT_PATHS
         from loadgate.integrations.hypercorn import StartupError
         from loadgate.integrations.witness import Witness
@@ -197,6 +215,14 @@ def serve(
     loop = _loop(backend)
     with ExitStack() as sockets, _one_line():
         rules = read_policy(policy) if policy is not None else Policy()
+        worker = Worker.of_this_process()
+        if workers > 1 and worker is None:
+            _log_to_stderr()
+            for line in multiplied(rules, workers):
+                logging.getLogger("loadgate.serve").warning("%s", line)
+            raise SystemExit(
+                Parent(workers, bind(bind_), graceful_timeout + _PATIENCE).run(sys.argv[1:])
+            )
         loaded = load_app(target, app_dir, factory=factory)
         layer = _layer(rules, trusted_proxy or [], proxy_header, identify, app_dir)
         # Hypercorn loses an HTTP/2 connection whose upload outlives the answer.
@@ -204,8 +230,10 @@ def serve(
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
         layer["log"] = witness = Witness(logs=log_refusals, explained=True)
-        listener = sockets.enter_context(bind(bind_))
+        listener = sockets.enter_context(bind(bind_) if worker is None else worker.socket())
         ops_listener = None
+        if worker is not None:
+            metrics_bind = operators_address(metrics_bind, worker.index)
         if metrics_bind != "none":
             ops_listener = sockets.enter_context(bind(metrics_bind))
         _log_to_stderr()
@@ -223,6 +251,7 @@ def serve(
                 witness=witness,
                 live_token=live_token,
                 door=_DOORS[door] if loop is not Backend.TRIO else None,
+                worker=worker,
             )
         )
         sockets.pop_all()  # from here on Hypercorn closes them

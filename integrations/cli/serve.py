@@ -25,6 +25,7 @@ from loadgate.integrations.cli.bind import url
 from loadgate.integrations.cli.ops import OpsApp, State
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import announce
+from loadgate.integrations.cli.workers import Worker
 from loadgate.integrations.console.live import Live, is_local
 from loadgate.integrations.console.status import status_of
 from loadgate.integrations.decision_timer import DecisionTimer
@@ -67,6 +68,7 @@ class Service(msgspec.Struct, kw_only=True):
         witness: Sees the refusals, also the log of the layer; None for nobody.
         live_token: What the live view asks for, empty for nothing.
         door: What the door in front of Hypercorn does with whom it refuses, None for no door.
+        worker: What the parent says if this is one of several processes.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Service(msgspec.Struct, kw_only=True):
     witness: Witness | None = None
     live_token: str = ""
     door: Mode | None = None
+    worker: Worker | None = None
 
 
 class Process:
@@ -146,6 +149,8 @@ class Process:
         self._failure: StartupError | None = None
         async with self._controller, anyio.create_task_group() as group:
             group.start_soon(self._follow_signals, group)
+            if self._service.worker is not None:
+                group.start_soon(self._follow_parent, self._service.worker, group)
             with self._ending:
                 await self._serve_both()
             if self._ending.cancelled_caught:
@@ -176,9 +181,10 @@ class Process:
         if self._ops.state is State.STARTING:
             self._ops.state = State.SERVING
         service = self._service
+        who = "" if service.worker is None else f" (worker {service.worker.index + 1})"
         if service.ops_listener is not None:
-            announce(f"metrics and health on {url(service.ops_listener)}")
-        announce(f"serving {service.name} on {url(service.listener)}")
+            announce(f"metrics and health on {url(service.ops_listener)}{who}")
+        announce(f"serving {service.name} on {url(service.listener)}{who}")
 
     async def _follow_signals(self, group: anyio.abc.TaskGroup) -> None:
         with anyio.open_signal_receiver(*_SIGNALS) as received:
@@ -186,11 +192,19 @@ class Process:
                 if number not in _END:
                     await self._reload()
                 elif self._ops.state is not State.DRAINING:
-                    self._ops.state = State.DRAINING
-                    group.start_soon(self._drain, signal.Signals(number).name)
+                    self._begin_to_drain(group, signal.Signals(number).name)
                 else:
                     log.warning("a second signal: ending at once")
                     self._ending.cancel()
+
+    async def _follow_parent(self, worker: Worker, group: anyio.abc.TaskGroup) -> None:
+        await anyio.wait_readable(worker.parent)
+        if self._ops.state is not State.DRAINING:
+            self._begin_to_drain(group, "the parent has gone")
+
+    def _begin_to_drain(self, group: anyio.abc.TaskGroup, why: str) -> None:
+        self._ops.state = State.DRAINING
+        group.start_soon(self._drain, why)
 
     async def _drain(self, why: str) -> None:
         graceful = self._service.graceful_timeout
