@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from loadgate.admission import Admission, Ticket
+from loadgate.admission import Admission
 from loadgate.limits.fixed import FixedLimit
 from loadgate.policy import Policy, Queue
 from loadgate.rates.spec import Rate
@@ -24,6 +24,7 @@ from loadgate.simulation.laws import Constant, Exponential, Law, Lognormal, Poin
 from loadgate.simulation.stages import Cores, Delay, Pool, Stage
 from loadgate.simulation.workload import Client, Workload
 from loadgate.telemetry import Telemetry
+from loadgate.ticket import Ticket
 from loadgate.waiting import WaitingRoom
 
 # Student's t, 99.9 % two-sided, by number of runs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
@@ -241,19 +241,19 @@ def _keys(
     times_by_client: list[Floats],
     order: np.ndarray,
     trace: Arrivals | None,
-) -> list[str] | None:
+) -> Sequence[str | None] | None:
     if trace is not None and trace.clients is not None:
         times = np.concatenate(times_by_client)[order]
-        return [trace.clients[i] for i in np.searchsorted(trace.times, times).tolist()]
-    if all(client.keys == 1 for client in scenario.clients):
+        return [trace.clients[int(i)] for i in np.searchsorted(trace.times, times)]
+    if all(client.keys is None for client in scenario.clients):
         return None
-    names: list[str] = []
+    names: list[str | None] = []
     for client, times in zip(scenario.clients, times_by_client, strict=True):
-        if client.keys == 1:
-            names += [client.name] * len(times)
+        if client.keys is None or client.keys == 1:
+            names += [None if client.keys is None else client.name] * len(times)
             continue
         weights = np.arange(1, client.keys + 1, dtype=np.float64) ** -client.skew
         numbers = streams.numbers(seed, f"keys/{client.name}")
         picked = numbers.choice(client.keys, size=len(times), p=weights / weights.sum())
         names += [f"{client.name}-{k}" for k in picked.tolist()]
-    return [names[i] for i in order.tolist()]
+    return [names[int(i)] for i in order]

@@ -15,13 +15,14 @@ from math import inf
 from random import Random
 from typing import Any, Final, cast
 
-from loadgate.admission import ENDED, RUNNING, Admission
+from loadgate.admission import Admission
 from loadgate.decisions import ADMIT, Outcome, Reason, Refuse, Wait
 from loadgate.rates.group import RateSet
 from loadgate.signals import STALL
 from loadgate.simulation.request import Request
 from loadgate.simulation.stages import Cores, Pool, Stage
 from loadgate.simulation.workload import Client, Workload
+from loadgate.ticket import ENDED, RUNNING
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
@@ -96,7 +97,7 @@ class Engine:
         self._draw = gate_dice.random
         self._client_draw = client_dice.random
         self._rates = rates
-        self._plain = rates is None and workload.deadlines is None
+        self._plain = rates is None and workload.deadlines is None and workload.keys is None
         self._settles = rates is not None and any(rate.on_outcome for rate in rates.rates)
         self._refusal_work = refusal_work
         self._cores = tuple(stage for stage in stages if isinstance(stage, Cores))
@@ -206,11 +207,11 @@ class Engine:
         admission, index = self.admission, request.index
         if self.workload.deadlines is not None:
             request.deadline = since + self.workload.deadlines[index]
+        if self.workload.keys is not None:
+            request.client = self.workload.keys[index]
         if self._rates is not None:
-            which = self.workload.client[index]
-            client, keys = self.workload.clients[which], self.workload.keys
-            key = client.name if keys is None else keys[index]
-            charged = self._rates.charge(key, client.cost, now)
+            client = self.workload.clients[self.workload.client[index]]
+            charged = self._rates.charge(request.client, client.cost, now)
             if isinstance(charged, Refuse):
                 request.state = ENDED
                 request.refusal = charged

@@ -6,6 +6,7 @@ the engine instead of by tasks.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from loadgate.admission import Admission
@@ -27,12 +28,15 @@ def admission(policy: Policy, limit: Limit | None = None) -> Admission:
     return make_admission(policy, Telemetry(), limit=limit, digest=_digest)
 
 
-def _digest(client: Key) -> int:
-    """A hash that is the same in every process, unlike Python's own."""
-    name = client.encode() if isinstance(client, str) else client
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-
-
 def rates(policy: Policy) -> RateSet | None:
-    """The rates that a controller with this policy has, None if none."""
+    """The rates that a controller with this policy has, None if none.
+
+    Shared rates are counted here as if one process had them for itself.
+    """
     return RateSet(policy.rates) if policy.rates else None
+
+
+@lru_cache(maxsize=65_536)
+def _digest(key: Key) -> int:
+    """`hash`, but the same in every process."""
+    return int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), "little")

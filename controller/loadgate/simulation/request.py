@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadgate.admission import Ticket
 from loadgate.decisions import Quota
+from loadgate.ticket import Ticket
 
 
 class Request(Ticket, eq=False, gc=False):

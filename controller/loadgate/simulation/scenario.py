@@ -168,7 +168,7 @@ class ClientSpec(_Table, frozen=True):
         share: Its part of the arrivals, relative to the other classes.
         priority: Name of the priority in the policy.
         slo: Seconds after which an answer is worth nothing; by default the scenario's.
-        keys: Number of different clients in the class.
+        keys: Number of different clients in the class; None if they do not say who they are.
         skew: 0 for equally busy clients; 1 is Zipf's law: the k-th is busy as 1/k.
         deadline: Seconds the service is told of, as a law; None tells nothing.
         timeout: Seconds after which a client gives an attempt up; None waits for ever.
@@ -185,7 +185,7 @@ class ClientSpec(_Table, frozen=True):
     share: Positive = 1.0
     priority: str = "default"
     slo: Positive | None = None
-    keys: _AtLeastOne = 1
+    keys: _AtLeastOne | None = None
     skew: NonNegative = 0.0
     deadline: Law | None = None
     timeout: Positive | None = None

@@ -6,6 +6,7 @@ here. Policies that refuse more, or let clients retry more, still meet exactly t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -57,7 +58,7 @@ class Workload:
         sizes: One list for each stage: seconds of work, shape (n,).
         deadlines: Seconds from the start of an attempt that the service is told of, None if
             never any, shape (n,).
-        keys: Whom each request is counted for, shape (n,); None is the name of its class.
+        keys: Who asks, shape (n,); None for those who do not say, and if none of them does.
         clients: The classes.
         horizon: Seconds after which nothing arrives.
     """
@@ -68,7 +69,7 @@ class Workload:
     clients: tuple[Client, ...]
     horizon: float
     deadlines: list[float] | None = None
-    keys: list[str] | None = None
+    keys: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.client)
