@@ -144,9 +144,10 @@ def _limit(axes: Axes, comparison: Comparison, result: Result) -> None:
             lw=0,
             label="waiting",
         )
-    beyond = gauges.limit.min() > 1.6 * crowd.max()
-    name = f"limit ({gauges.limit.max():,.0f}, above)" if beyond else "limit"
-    axes.step(gauges.times, gauges.limit, where="post", color=_INK, lw=1.2, label=name)
+    if result.candidate.policy.concurrency.mode != "off":
+        beyond = gauges.limit.min() > _ALIKE * crowd.max()
+        name = f"limit (up to {gauges.limit.max():,.0f})" if beyond else "limit"
+        axes.step(gauges.times, gauges.limit, where="post", color=_INK, lw=1.2, label=name)
     # One scale for those that are alike; who lets ten times as many run gets a scale of its own.
     tops = [_top(each) for each in comparison.results]
     mine = _top(result)
