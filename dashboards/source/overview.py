@@ -225,6 +225,23 @@ PANELS: list[Placed | Row] = [
         width=8,
     ),
     lines(
+        "What happens at the door?",
+        "Requests that the door in front of the HTTP server let pass or refused before HTTP began, "
+        "and the instances whose door is closed. It only closes far above capacity, when even "
+        "refusing costs too much; what it refuses is also counted as loop_lag. Only "
+        "`loadgate serve` has one.",
+        "reqps",
+        Query(rate("door_requests_total", by="decision"), "{{decision}}"),
+        Query(f"sum(loadgate_door_closed{{{SEL}}})", "doors closed"),
+        colors={
+            "passed": ADMITTED,
+            "answered": OVERLOADED,
+            "dropped": FAILED,
+            "doors closed": LIMIT,
+        },
+        width=8,
+    ),
+    lines(
         "What would be refused?",
         "Requests that ran although a stage in observe mode would have refused them, by reason. "
         "Before you set a rate or a limit to enforce, watch this for a week: it must be empty in "

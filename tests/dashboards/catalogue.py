@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from loadgate import AdmissionController, Concurrency, Policy, Rate
 from loadgate.decisions import Reason, Refuse, Stage
 from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.door import Door
 from loadgate.integrations.prometheus import LoadgateCollector, Reloads
 from loadgate.integrations.witness import Witness
 from loadgate.shared import StoreStats
@@ -41,6 +42,7 @@ def exported() -> frozenset[str]:
     witness.refused(Refuse(Stage.RATE, Reason.RATE, 1.0), "a", 429, 0.0)
     collector = LoadgateCollector(controller, witness=witness, decisions=DecisionTimer(controller))
     collector.reloads = Reloads()
+    collector.door = Door(controller)
     registry = CollectorRegistry()
     registry.register(collector)
     return frozenset(sample.name for family in registry.collect() for sample in family.samples)

@@ -17,6 +17,7 @@ import numpy as np
 
 from loadgate import AdmissionController, Policy, Reason
 from loadgate.integrations.decision_timer import DECISION_EDGES, DecisionTimer
+from loadgate.integrations.door import Door
 from loadgate.integrations.prometheus import LoadgateCollector, Reloads
 from loadgate.integrations.witness import Witness
 from loadgate.shared import StoreStats
@@ -268,6 +269,7 @@ class _Hour:
         )
         collector.reloads = self._reloads = Reloads()
         self._reloads.at = BEGIN - 86_400.0
+        collector.door = Door(controller)
         self._collector = collector
         engine = _Watched(
             work,

@@ -52,7 +52,7 @@ WANTED = 300
 def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "policy.toml").write_text(POLICY)
-    with Served(folder, "--policy", "policy.toml", app=APP) as served:
+    with Served(folder, "--policy", "policy.toml", "--door", "off", app=APP) as served:
         yield served
 
 

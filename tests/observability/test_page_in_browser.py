@@ -43,7 +43,7 @@ def load(url: str) -> Generator[None]:
 def test_the_page_draws_what_happens_and_says_when_nobody_answers(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     with Browser(tmp_path) as browser:
-        with Served(tmp_path, "--policy", "policy.toml", app=APP) as served:
+        with Served(tmp_path, "--policy", "policy.toml", "--door", "off", app=APP) as served:
             with load(f"{served.url}/"):
                 browser.open(f"{served.ops}/live")
                 browser.until("readings.length >= 3 && readings.at(-1).requests.rate_limited > 0")
