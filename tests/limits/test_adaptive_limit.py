@@ -114,7 +114,7 @@ def test_it_climbs_from_20_to_a_knee_of_200_within_seconds() -> None:
 def test_it_comes_down_to_services_of_one_to_four_places(servers: int) -> None:
     limit = adaptive()
     service = Service(limit, servers=servers, work=0.02)
-    service.run(30.0, rate=servers * 75.0)
+    service.run(90.0, rate=servers * 75.0)
     seen: list[int] = []
     for _ in range(40):
         service.run(0.5, rate=servers * 75.0)
@@ -215,14 +215,14 @@ def test_young_cancellations_are_ignored_and_old_ones_count_as_at_least_their_ag
 
 
 def test_a_latency_target_bounds_it_and_an_impossible_one_does_not() -> None:
-    def settle(target: float | None) -> int:
+    def settle(target: float | None) -> float:
         limit = adaptive(latency_target=target)
         service = Service(limit, servers=50, work=0.05, delay=0.05)
         service.run(20.0, rate=2000.0)
-        return limit.limit
+        return float(limit.explain()["wanted"])
 
     free = settle(None)
-    assert settle(0.104) < free
+    assert settle(0.104) < 0.95 * free
     assert settle(0.01) == free
 
 
@@ -267,11 +267,11 @@ def test_silence_and_steps_of_the_clock_change_nothing_and_it_goes_on(step: floa
     limit = adaptive()
     service = Service(limit, servers=4, work=0.02)
     service.run(10.0, rate=300.0)
-    before = limit.limit
+    before = limit.explain()["wanted"]
     service.events = [(t + step, *rest) for t, *rest in service.events]  # type: ignore[misc]  # the same tuple, moved
     service.now += step
     service.run(0.2, rate=300.0)
-    assert abs(limit.limit - before) <= before
+    assert 0.5 * before <= limit.explain()["wanted"] <= 1.5 * before
     service.servers = 32
     service.run(20.0, rate=3000.0)
     assert limit.limit > 25
@@ -285,7 +285,7 @@ def test_odd_moments_between_good_ones_do_not_stop_it() -> None:
         limit.on_stall(now, 1.0)
     service = Service(limit, servers=2, work=0.02)
     service.run(30.0, rate=150.0)
-    assert 2 <= limit.limit <= 8
+    assert 2 <= limit.limit <= 12
 
 
 def test_it_explains_itself_in_plain_data() -> None:

@@ -50,10 +50,12 @@ ELASTIC: Final = 0.15
 ELASTIC_CLEARLY: Final = 0.10
 # A probe goes to this share of the knee, where two thirds of the throughput remain.
 PROBE: Final = 0.7
-# Throughput that probes may cost on average; a probe that agrees doubles the interval, 8 x at most.
+# Throughput that probes may cost on average in the long run. At first the pause is so many times
+# what the probe took; one that agrees doubles it.
 PROBE_COST: Final = 0.004
-PROBE_RARELY: Final = 8.0
-PROBE_OFTEN: Final = 0.08
+PROBE_PAUSE: Final = 40.0
+PROBE_RARELY: Final = 64.0
+PROBE_OFTEN: Final = 0.3
 PROBE_AGREES: Final = 0.1
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
 KNOWN: Final = 40.0
@@ -268,7 +270,8 @@ class AdaptiveLimit(Paced):
         """Nothing is known above: see for one window whether throughput still rises there."""
         self._bound()
         self._next_higher = now + max(HIGHER_PAUSE, HIGHER_PAUSE_LATENCIES * self._latency)
-        wanted = self._whole(max(HIGHER * self._base, self._base + 1.0))
+        higher = max(HIGHER * self._base, self._base + 1.0)
+        wanted = self._whole(min(higher, self._ceiling()))
         if wanted > self.limit:
             self._probing = self._higher = True
             self._steady = False
@@ -334,8 +337,11 @@ class AdaptiveLimit(Paced):
             self._probe_factor = min(2.0 * self._probe_factor, PROBE_RARELY)
         else:
             self._probe_factor = 1.0 if known else PROBE_OFTEN
-        cost = (now - self._probe_start) * max(0.0, 1.0 - level / latency / levels.rate)
-        pause = cost / PROBE_COST * self._probe_factor if levels.low_weight > WINDOW else 0.0
+        took = now - self._probe_start
+        cost = took * max(0.0, 1.0 - level / latency / levels.rate)
+        pause = min(cost / PROBE_COST, PROBE_PAUSE * took * self._probe_factor)
+        if levels.low_weight <= WINDOW:
+            pause = 0.0
         self._next_probe = now + max(pause, 10.0 * latency)
         if self._elastic()[1]:
             self._climbing = True
@@ -351,9 +357,14 @@ class AdaptiveLimit(Paced):
         levels = self._levels
         knee = levels.rate * levels.unloaded
         target = knee + self._headroom() * sqrt(knee) + HEADROOM_LEAST
-        if self.latency_target is not None and levels.unloaded < self.latency_target:
-            target = min(target, self.latency_target * levels.rate)
-        return target
+        return min(target, self._ceiling())
+
+    def _ceiling(self) -> float:
+        """The level at which the mean latency reaches the objective, if it can be met at all."""
+        levels = self._levels
+        if self.latency_target is None or not 0.0 < levels.unloaded < self.latency_target:
+            return inf
+        return self.latency_target * levels.rate
 
     def _knee_of(self, level: float) -> float:
         """The knee for which `level` would be right: the inverse of `_target`."""
@@ -362,7 +373,8 @@ class AdaptiveLimit(Paced):
         return root * root
 
     def _bound(self) -> None:
-        self._base = min(max(self._base, float(self.min)), float(self.max))
+        ceiling = min(self._ceiling(), float(self.max))
+        self._base = max(min(self._base, ceiling), float(self.min))
 
     # Movement.
 

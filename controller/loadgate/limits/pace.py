@@ -17,10 +17,10 @@ _SUCCESS: Final = Outcome.SUCCESS
 _OVERLOAD: Final = Outcome.OVERLOAD
 _CANCELLED: Final = Outcome.CANCELLED
 
-# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
+# Completions of a window: 60 are 13 % of standard error; a third while nothing is known,
 # as long as that is urgent: for the first windows, and while requests are turned away.
 WINDOW: Final = 60
-WINDOW_EARLY: Final = 30
+WINDOW_EARLY: Final = 20
 # A window of fewer closes after so many seconds or latencies, if it has eight at all.
 PATIENCE: Final = 2.0
 PATIENCE_LATENCIES: Final = 10.0
@@ -35,6 +35,8 @@ DAMPING: Final = 0.4
 STRANGE: Final = 0.3
 # Share of the time integral up to which requests that teach nothing are just subtracted.
 SUBTRACTED: Final = 0.25
+# A window in which so many per completion came to be in flight is one of a rising level.
+RISING: Final = 0.3
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
 # The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
@@ -311,6 +313,10 @@ class Paced:
             self._queued = True
         elif self._refused > 3:
             self._queued = False
+        crowd = self._crowd / completed
+        if self._in_flight - self._opened_with > RISING * completed:
+            # Those who have ended saw the level of before.
+            crowd = max(crowd, area / span)
         self._windows += 1
         self._span = latency
         if self._steady:
@@ -320,7 +326,7 @@ class Paced:
         self._think(
             Window(
                 now,
-                max(self._crowd / completed * latency / occupied, 1.0),
+                max(crowd * latency / occupied, 1.0),
                 latency,
                 completed,
                 self._waited + self._refused,
