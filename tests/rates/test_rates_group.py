@@ -422,3 +422,52 @@ def test_a_refusal_leaves_every_rate_as_it_was(
             assert not isinstance(rates.charge(client, float(cost), now), Refuse)
     for stats in rates.stats().values():
         assert stats.allowed >= admitted or stats.mode == "observe"
+
+
+@pytest.mark.parametrize("client", ["k", {"client": "k", "address": "a"}, b"k"])
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_whichever_rate_is_asked_first_the_answers_are_the_same(client: Any, mode: str) -> None:
+    # Whoever refused last is asked first. No receipt, name or count may depend on it.
+    rates = [
+        Rate("loose", limit=100, per=60.0),
+        Rate("watched", limit=1, per=60.0, mode=mode),
+        Rate("tight", limit=2, per=60.0),
+        Rate("equal", limit=2, per=60.0),
+    ]
+    used = RateSet(rates)
+    for _ in range(3):
+        used.charge("somebody", 1.0, 0.0)
+    for step in range(12):
+        now = step * 17.0
+        again = RateSet(rates)
+        for earlier in range(step):
+            again.charge(client, 1.0, earlier * 17.0)
+        expected = again.charge(client, 1.0, now)
+        assert used.charge(client, 1.0, now) == expected
+    refused = {name: stats.refused for name, stats in used.stats().items()}
+    assert refused["equal"] == 0
+    assert refused["loose"] == 0
+    assert sum(refused.values()) > 1
+
+
+def test_a_refused_request_leaves_no_trace_in_rates_that_were_asked_later() -> None:
+    rates = RateSet([Rate("first", limit=3, per=60.0), Rate("second", limit=1, per=60.0)])
+    for _ in range(10):
+        rates.charge("k", 1.0, 0.0)
+    stats = rates.stats()
+    assert (stats["first"].allowed, stats["first"].refused) == (1, 0)
+    assert (stats["second"].allowed, stats["second"].refused) == (1, 9)
+    quotas = rates.charge("other", 1.0, 0.0)
+    assert isinstance(quotas, tuple)
+    assert [quota.rate for quota in quotas] == ["first", "second"]
+    assert quotas[0].remaining == 2.0
+
+
+def test_the_refusal_counts_for_the_rate_that_it_names() -> None:
+    rates = RateSet([Rate("short", limit=1, per=1.0), Rate("long", limit=1, per=60.0)])
+    rates.charge("k", 1.0, 0.0)
+    refusal = rates.charge("k", 1.0, 0.5)
+    assert isinstance(refusal, Refuse)
+    assert refusal.subject == "long"
+    stats = rates.stats()
+    assert (stats["short"].refused, stats["long"].refused) == (0, 1)

@@ -31,6 +31,11 @@ def window(algorithm: str, limit: float, per: float) -> Limiter[Any]:
     return made
 
 
+def states(limiter: Limiter[Any]) -> dict[object, object]:
+    shards = limiter._shards  # pyright: ignore[reportPrivateUsage]  # nothing in them may differ
+    return {key: state for shard in shards for key, state in shard.items()}
+
+
 def state_of(limiter: Limiter[Any], now: float, key: str = "k") -> tuple[float, float, float]:
     quota = limiter.peek(key, now)
     return quota.remaining, quota.reset_after, quota.retry_after
@@ -146,9 +151,9 @@ def test_peek_says_what_hit_would_answer_and_changes_nothing(
     now = start
     for gap in gaps:
         now += gap * per / limit
-        before = dict(limiter._states)  # pyright: ignore[reportPrivateUsage]  # nothing may differ
+        before = states(limiter)
         seen = limiter.peek("k", now, cost)
-        assert limiter._states == before  # pyright: ignore[reportPrivateUsage]
+        assert states(limiter) == before
         done = limiter.hit("k", now, cost)
         assert seen.allowed == done.allowed
         for one, other in (

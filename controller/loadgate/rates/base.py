@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from loadgate.decisions import Quota
-from loadgate.rates.table import Key, KeyTable
+from loadgate.rates.table import SHARD_SHIFT, Key, KeyTable
 
 State = TypeVar("State")
 
@@ -25,15 +25,14 @@ class Limiter(ABC, Generic[State]):
         refused: Decisions of `hit` that refused.
     """
 
-    __slots__ = ("_get", "_states", "_table", "allowed", "name", "refused")
+    __slots__ = ("_shards", "_table", "allowed", "name", "refused")
 
     def __init__(self, name: str, table: KeyTable[State]) -> None:
         self.name = name
         self.allowed = 0
         self.refused = 0
         self._table = table
-        self._states = table.states
-        self._get = table.states.get
+        self._shards = table.shards
 
     @abstractmethod
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
@@ -62,6 +61,17 @@ class Limiter(ABC, Generic[State]):
     @abstractmethod
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
         """Set a new rate. What each key has used stays used, at most one burst of it."""
+
+    def retry_after(self, key: Key, now: float, cost: float = 1.0) -> float:
+        """Seconds until `hit` would allow `cost`, 0.0 for at once; changes nothing."""
+        return self.peek(key, now, cost).retry_after
+
+    def _shard(self, key: object) -> dict[object, State]:
+        """The dict that holds the state of `key`."""
+        return self._shards[hash(key) >> SHARD_SHIFT]
+
+    def _get(self, key: object) -> State | None:
+        return self._shards[hash(key) >> SHARD_SHIFT].get(key)
 
     def resize(self, max_keys: int, max_bytes: int) -> None:
         """Set new bounds of the key table; entries beyond them go when as good as new."""

@@ -23,6 +23,7 @@ from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
     REQUESTS_PER_WALK,
+    SHARD_SHIFT,
     STEPS_PER_WALK,
     Key,
     KeyTable,
@@ -108,7 +109,8 @@ class FixedWindow(Limiter[float]):
             ValueError: The cost is not positive and finite, or `now` is not finite.
             TypeError: The key is neither str nor bytes.
         """
-        level = self._get(key)
+        states = self._shards[hash(key) >> SHARD_SHIFT]
+        level = states.get(key)
         if level is None:
             return self._hit_unknown(key, now, cost)
         if not self._begin <= now < self._end:
@@ -118,12 +120,12 @@ class FixedWindow(Limiter[float]):
         if level < clock:
             level = clock
             if clock >= self._walk_at and not self.allowed & _WALK_MASK:
-                self._states[key] = level
+                states[key] = level
                 self._walk(clock)
         after = level + cost
         limit = self._limit
         if level < after <= self._line:
-            self._states[key] = after
+            states[key] = after
             self.allowed += 1
             left = limit - (after - clock)
             return Quota(
@@ -163,7 +165,8 @@ class FixedWindow(Limiter[float]):
         level = self._sane(level, self._clock_at(now))
         allowed = self._fits(level, cost, now)
         # A cost too small to move the level still moves it.
-        self._states[key] = max(level + cost, math.nextafter(level, math.inf)) if allowed else level
+        after = max(level + cost, math.nextafter(level, math.inf)) if allowed else level
+        self._shard(key)[key] = after
         self.allowed += allowed
         self.refused += not allowed
         return self._answer(key, level, now, cost, allowed=allowed)
@@ -176,7 +179,7 @@ class FixedWindow(Limiter[float]):
             plain(key)
             return self._answer(key, clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
-        self._states.setdefault(place, clock)
+        self._shard(place).setdefault(place, clock)
         if isinstance(place, SharedBucket):
             return overflow(self.hit(place, now, cost), key, place)
         return self.hit(place, now, cost)
@@ -230,7 +233,8 @@ class FixedWindow(Limiter[float]):
         clock = self._clock_at(now)
         level = self._get(key)
         if level is None:
-            level = self._get(self._table.find(key, clock), clock)
+            place = self._table.find(key, clock)
+            level = self._shard(place).get(place, clock)
         level = self._sane(max(level, clock), clock)
         return self._answer(key, level, now, cost, allowed=self._fits(level, cost, now))
 
@@ -242,7 +246,7 @@ class FixedWindow(Limiter[float]):
             return
         clock = self._clock_at(now)
         if level > clock:
-            self._states[place] = max(level - quota.cost, clock)
+            self._shard(place)[place] = max(level - quota.cost, clock)
 
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Charge `cost` whatever is left of the window, at most all that is left."""
@@ -252,9 +256,9 @@ class FixedWindow(Limiter[float]):
         level = self._get(key)
         if level is None:
             place = self._table.place(key, clock, clock - self._idle)
-            level = self._get(place, clock)
+            level = self._shard(place).get(place, clock)
         level = self._sane(max(level, clock), clock)
-        self._states[place] = max(level, min(level + cost, clock + self._limit))
+        self._shard(place)[place] = max(level, min(level + cost, clock + self._limit))
 
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
         """Set a new window for all keys at once; what was used of this one stays used."""

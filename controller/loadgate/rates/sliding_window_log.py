@@ -19,6 +19,7 @@ from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
     REQUESTS_PER_WALK,
+    SHARD_SHIFT,
     STEPS_PER_WALK,
     Key,
     KeyTable,
@@ -82,13 +83,15 @@ class SlidingWindowLog(Limiter["array[float]"]):
         """
         if cost != 1.0 or not -math.inf < now < math.inf:
             _whole(now, cost)
-        state = self._get(key)
+        states = self._shards[hash(key) >> SHARD_SHIFT]
+        state = states.get(key)
         if state is None:
             if cost > self._limit:
                 self.refused += 1
                 return self._answer(plain(key), _EMPTY, 0, now, cost, allowed=False)
             place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
-            state = self._states.setdefault(place, _EMPTY[:])
+            states = self._shard(place)
+            state = states.setdefault(place, _EMPTY[:])
             if isinstance(place, SharedBucket):
                 return overflow(self.hit(place, now, cost), key, place)
             key = place
@@ -96,19 +99,19 @@ class SlidingWindowLog(Limiter["array[float]"]):
             if self._table.walk(now - self._per - IDLE_SECONDS, STEPS_PER_WALK):
                 self._walk_at = now + IDLE_SECONDS / 2.0
             # The hand may have dropped this key, idle until this moment.
-            if self._get(key) is None:
+            if key not in states:
                 return self.hit(key, now, cost)
         per = self._per
         newest = state[2 + int(state[0])]
         if newest - now > per:
-            state = self._states[key] = _rebased(state, now)
+            state = states[key] = _rebased(state, now)
         count = self._count(state, now)
         state[1] = count
         allowed = count + cost <= self._limit
         if allowed:
             count += int(cost)
             if count > len(state) - 2:
-                state = self._states[key] = _grown(state, count, self._limit)
+                state = states[key] = _grown(state, count, self._limit)
             _write(state, int(cost), now)
             self.allowed += 1
         else:
@@ -172,7 +175,8 @@ class SlidingWindowLog(Limiter["array[float]"]):
         _whole(now, cost)
         state = self._get(key)
         if state is None:
-            state = self._get(self._table.find(key, now - self._per), _EMPTY)
+            place = self._table.find(key, now - self._per)
+            state = self._shard(place).get(place, _EMPTY)
         if state[2 + int(state[0])] - now > self._per:
             state = _rebased(state, now)
         count = self._count(state, now)
@@ -199,7 +203,7 @@ class SlidingWindowLog(Limiter["array[float]"]):
         kept.reverse()
         unused = [-math.inf] * max(0, len(state) - 2 - len(kept))
         ring = unused + kept
-        self._states[place] = array("d", [len(ring) - 1.0, float(len(kept)), *ring])
+        self._shard(place)[place] = array("d", [len(ring) - 1.0, float(len(kept)), *ring])
 
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Write `cost` entries whatever is left, at most as many as still fit."""
@@ -208,15 +212,15 @@ class SlidingWindowLog(Limiter["array[float]"]):
         state = self._get(key)
         if state is None:
             place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
-            state = self._states.setdefault(place, _EMPTY[:])
+            state = self._shard(place).setdefault(place, _EMPTY[:])
         if state[2 + int(state[0])] - now > self._per:
-            state = self._states[place] = _rebased(state, now)
+            state = self._shard(place)[place] = _rebased(state, now)
         count = self._count(state, now)
         state[1] = count
         units = min(int(cost), self._limit - count)
         if units > 0:
             if count + units > len(state) - 2:
-                state = self._states[place] = _grown(state, count + units, self._limit)
+                state = self._shard(place)[place] = _grown(state, count + units, self._limit)
             _write(state, units, now)
 
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:

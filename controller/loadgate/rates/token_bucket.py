@@ -25,6 +25,7 @@ from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
     REQUESTS_PER_WALK,
+    SHARD_SHIFT,
     STEPS_PER_WALK,
     Key,
     KeyTable,
@@ -101,19 +102,20 @@ class TokenBucket(Limiter[float]):
             ValueError: The cost is not positive and finite, or `now` is not finite.
             TypeError: The key is neither str nor bytes.
         """
-        level = self._get(key)
+        states = self._shards[hash(key) >> SHARD_SHIFT]
+        level = states.get(key)
         if level is None:
             return self._hit_unknown(key, now, cost)
         clock = now * self._rate + self._origin
         if level < clock:
             level = clock
             if clock >= self._walk_at and not self.allowed & _WALK_MASK:
-                self._states[key] = level
+                states[key] = level
                 self._walk(clock)
         after = level + cost
         burst = self._burst
         if level < after <= now * self._line_rate + self._line:
-            self._states[key] = after
+            states[key] = after
             self.allowed += 1
             used = after - clock
             left = burst - used
@@ -159,11 +161,12 @@ class TokenBucket(Limiter[float]):
             plain(key)
             return self._answer(key, clock, clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
-        if place not in self._states and not isinstance(place, SharedBucket):
-            after = self._states[place] = max(clock + cost, math.nextafter(clock, math.inf))
+        states = self._shard(place)
+        if place not in states and not isinstance(place, SharedBucket):
+            after = states[place] = max(clock + cost, math.nextafter(clock, math.inf))
             self.allowed += 1
             return self._answer(place, clock, after, now, cost, allowed=True)
-        self._states.setdefault(place, clock)
+        states.setdefault(place, clock)
         quota = self.hit(place, now, cost)
         return overflow(quota, key, place) if isinstance(place, SharedBucket) else quota
 
@@ -174,7 +177,7 @@ class TokenBucket(Limiter[float]):
         level = self._sane(level, clock)
         after = max(level + cost, math.nextafter(level, math.inf))
         allowed = after <= now * self._line_rate + self._line
-        self._states[key] = after if allowed else level
+        self._shard(key)[key] = after if allowed else level
         self.allowed += allowed
         self.refused += not allowed
         return self._answer(key, clock, after if allowed else level, now, cost, allowed=allowed)
@@ -240,11 +243,25 @@ class TokenBucket(Limiter[float]):
                 )
         check(now, cost)
         if level is None:
-            level = self._get(self._table.find(key, clock), clock)
+            place = self._table.find(key, clock)
+            level = self._shard(place).get(place, clock)
         level = self._sane(max(level, clock), clock)
         after = max(level + cost, math.nextafter(level, math.inf))
         allowed = after <= now * self._line_rate + self._line
         return self._answer(key, clock, after if allowed else level, now, cost, allowed=allowed)
+
+    def retry_after(self, key: Key, now: float, cost: float = 1.0) -> float:
+        """Seconds until `hit` would allow `cost`, 0.0 for at once; changes nothing."""
+        level = self._shards[hash(key) >> SHARD_SHIFT].get(key)
+        if level is not None and 0.0 < cost <= self._burst:
+            clock = now * self._rate + self._origin
+            after = (clock if level < clock else level) + cost
+            if level < after <= now * self._line_rate + self._line:
+                return 0.0
+            short = after - clock - self._burst
+            if 0.0 < short <= cost:
+                return short / self._rate
+        return self.peek(key, now, cost).retry_after
 
     def refund(self, quota: Quota, now: float) -> None:
         """Give back what `quota` took, unless the bucket has refilled since anyway.
@@ -256,7 +273,7 @@ class TokenBucket(Limiter[float]):
         if level is None or (now - quota.at) * self._rate >= self._burst or not quota.allowed:
             return
         clock = now * self._rate + self._origin
-        self._states[place] = max(level - quota.cost, clock) if level > clock else level
+        self._shard(place)[place] = max(level - quota.cost, clock) if level > clock else level
 
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Take `cost` tokens whatever is left, at most all that are left."""
@@ -266,9 +283,9 @@ class TokenBucket(Limiter[float]):
         level = self._get(key)
         if level is None:
             place = self._table.place(key, clock, clock - self._idle)
-            level = self._get(place, clock)
+            level = self._shard(place).get(place, clock)
         level = self._sane(max(level, clock), clock)
-        self._states[place] = max(level, min(level + cost, clock + self._burst))
+        self._shard(place)[place] = max(level, min(level + cost, clock + self._burst))
 
     def seconds(self, cost: float) -> float:
         """How long `cost` tokens take to come back."""
