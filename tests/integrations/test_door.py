@@ -14,37 +14,14 @@ import anyio
 import pytest
 
 from loadgate import AdmissionController, Concurrency, Policy, Signals
-from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.decisions import Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.door import MAX_BODY, MAX_HEAD, Door, head_end, read_head
 from loadgate.integrations.http import Answer, Contract
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
-from loadgate.shedding.door import DoorRule
 from tests.integrations.asgi_client import controller
+from tests.integrations.scripted_door import REFUSAL, Script
 from tests.integrations.serving import PATIENCE, Http1, Http2, Service, told, until
-
-REFUSAL = Refuse(Stage.SHED, Reason.LOOP_LAG, 1.0, 0.25, 0.005)
-
-
-class Script(DoorRule):
-    """A rule that refuses while it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def shut(self, shut: bool = True) -> None:
-        self.closed = shut
-
-    def arrive(self, now: float) -> Refuse | None:
-        self.asked += 1
-        if self.closed:
-            return REFUSAL
-        self.in_transit += 1
-        return None
-
-    def look(self, now: float, useful: int) -> None:
-        pass
 
 
 class Place:

@@ -1,0 +1,29 @@
+"""A door that is told when to be closed."""
+
+from __future__ import annotations
+
+from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.shedding.door import DoorRule
+
+REFUSAL = Refuse(Stage.SHED, Reason.LOOP_LAG, 1.0, 0.25, 0.005)
+
+
+class Script(DoorRule):
+    """A rule that refuses while it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def shut(self, shut: bool = True) -> None:
+        self.closed = shut
+
+    def arrive(self, now: float) -> Refuse | None:
+        self.asked += 1
+        if self.closed:
+            return REFUSAL
+        self.in_transit += 1
+        return None
+
+    def look(self, now: float, useful: int) -> None:
+        pass
