@@ -41,7 +41,7 @@ class Ask:
     """
 
     __slots__ = (
-        "_event", "_future", "answer", "deadline", "id", "items", "keys", "on_late", "on_over",
+        "_event", "_futures", "answer", "deadline", "id", "items", "keys", "on_late", "on_over",
         "op", "over",
         "owner", "server_us", "tries", "trouble",
     )  # fmt: skip
@@ -70,7 +70,7 @@ class Ask:
         self.owner = owner
         self.on_late = on_late
         self.on_over = on_over
-        self._future: Future[None] | None = None
+        self._futures: tuple[Future[None], ...] = ()
         self._event: anyio.Event | None = None
 
     def message(self, not_after: int) -> list[Any]:
@@ -96,10 +96,10 @@ class Ask:
         self.over = True
         if self.on_over is not None:
             self.on_over(self)
-        if self._future is not None:
-            if not self._future.done():
-                self._future.set_result(None)
-        elif self._event is not None:
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+        if self._event is not None:
             self._event.set()
 
     async def wait(self) -> None:
@@ -107,10 +107,13 @@ class Ask:
         if self.over:
             return
         try:
-            # A bare future takes a third of the time of an event.
-            self._future = get_running_loop().create_future()
+            # A bare future takes a third of the time of an event. One for each who waits: whoever
+            # is cancelled cancels its own.
+            future: Future[None] = get_running_loop().create_future()
         except RuntimeError:
-            self._event = anyio.Event()
+            if self._event is None:
+                self._event = anyio.Event()
             await self._event.wait()
         else:
-            await self._future
+            self._futures += (future,)
+            await future

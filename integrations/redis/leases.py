@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from loadgate.integrations.redis.units import Scale
 
@@ -47,14 +47,15 @@ class Lease:
         debt: Units let through without having them, not yet acknowledged.
         wanted: Units that requests wait for.
         asked_at: When the question under way was sent; None if there is none.
+        flight: What carries it.
         used_at: When something was spent last.
     """
 
     __slots__ = (
         "_back", "_overdraft", "_rate", "_scale", "_seen", "_sent_debt", "_silent_until",
         "_since", "_spent", "_term",
-        "asked_at", "credit", "debt", "denied_until", "left", "low", "processes", "renew_at",
-        "retry_at", "until", "used_at", "wanted",
+        "asked_at", "credit", "debt", "denied_until", "flight", "left", "low", "processes",
+        "renew_at", "retry_at", "until", "used_at", "wanted",
     )  # fmt: skip
 
     def __init__(self, scale: Scale, term: float, overdraft: int = 0) -> None:
@@ -69,6 +70,7 @@ class Lease:
         self._since = -math.inf
         self._spent = 0
         self.asked_at: float | None = None
+        self.flight: Any = None
         self.credit = 0
         self.debt = 0
         self.denied_until = -math.inf
@@ -150,6 +152,8 @@ class Lease:
         if now >= self.until:
             self.credit = 0
         passed = now - self._since
+        # A demand that has only begun is not in the mean yet: twice what was spent since.
+        sudden = 2.0 * self._spent if passed < period else 0.0
         if passed > 0.0:
             fresh = 1.0 - (1.0 - _FRESH) ** (min(passed, self._term) / period)
             self._rate += (self._spent / max(passed, period) - self._rate) * fresh
@@ -161,7 +165,8 @@ class Lease:
         demand = self._rate * period
         # Enough for two periods, and two standard deviations of arrivals more.
         unit = self._scale.unit
-        target = 2.0 * demand + 2.0 * math.sqrt(2.0 * demand * unit) + self.wanted
+        target = 2.0 * demand + 2.0 * math.sqrt(2.0 * demand * unit)
+        target = max(target, sudden) + self.wanted
         want = 0 if leave else max(least, math.ceil(target) - self.credit)
         self.low = demand / 2.0
         self.asked_at = now
@@ -184,6 +189,8 @@ class Lease:
         self.renew_at = asked + self._term / 2.0
         if now < self.until:
             self.credit += granted
+        if granted:
+            self.used_at = max(self.used_at, asked)  # somebody wanted it
         if retry:
             self.retry_at = asked + retry / 1e6
             self.denied_until = min(self.retry_at, asked + LONGEST_DENIAL)

@@ -6,13 +6,14 @@ import time
 from itertools import islice
 from typing import Final
 
+from loadgate.decisions import Quota
 from loadgate.integrations.redis.ask import DONE, LEASE, Ask
 from loadgate.integrations.redis.keys import Keys
 from loadgate.integrations.redis.leases import PARTS, Lease
 from loadgate.integrations.redis.link import Link
 from loadgate.integrations.redis.units import Scale
 from loadgate.rates.spec import Rate
-from loadgate.rates.table import Key
+from loadgate.rates.table import Key, SharedBucket
 
 # Clients that a process holds leases for; about 50 MB. Beyond it the oldest without a debt goes,
 # and what it held is void after its term.
@@ -79,9 +80,7 @@ class Leases:
                 return True
         return False
 
-    def ask(
-        self, subject: Key, lease: Lease, least: int, *, leave: bool = False, waits: bool = False
-    ) -> Ask | None:
+    def ask(self, subject: Key, lease: Lease, least: int, *, leave: bool = False) -> Ask | None:
         """Ask the store for more, or give everything back.
 
         Returns:
@@ -97,10 +96,28 @@ class Leases:
             lease,
             on_over=_over,
         )
-        if self._link.submit(ask, waits=waits):
+        lease.flight = ask
+        if self._link.submit(ask):
             return ask
         ask.give_up(ask.trouble)
         return None
+
+    def quota(self, subject: Key, lease: Lease, cost: float, now: float, *, allowed: bool) -> Quota:
+        """What this process knows of the client's bucket: as of the last answer, less its own."""
+        scale = self.scale
+        left = min(scale.c, max(0, lease.left + lease.credit - lease.debt))
+        retry_after = 0.0 if allowed else max(1e-6, lease.retry_at - now)
+        return Quota(
+            allowed,
+            self.rate.burst,
+            left / scale.unit,
+            (scale.c - left) / scale.a / 1e6,
+            retry_after,
+            "" if isinstance(subject, SharedBucket) else subject,
+            cost,
+            now,
+            self.rate.name,
+        )
 
     def sweep(self, now: float) -> None:
         """Give back what nobody uses, and forget what is void; a part of the table each time."""
@@ -132,6 +149,7 @@ class Leases:
 
 def _over(ask: Ask) -> None:
     lease: Lease = ask.owner
+    lease.flight = None
     if ask.answer is not None and ask.answer[0] == DONE:
         lease.heard(ask.answer, time.monotonic())
     else:

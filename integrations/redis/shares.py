@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from loadgate.integrations.redis.keys import Keys
+from loadgate.integrations.redis.local import Leases
 from loadgate.integrations.redis.units import scale
 from loadgate.rates.group import Member, RateStats
 from loadgate.rates.spec import BUCKETS, Rate
@@ -33,15 +34,17 @@ class Share:
         scale: The rate in whole numbers.
         flag: How the script treats it.
         on_failure: What happens without the store.
+        leases: What this process has leased, if it decides in memory.
     """
 
     __slots__ = (
         "_cost", "_item", "_keys", "_part", "_tail",
-        "flag", "head", "member", "on_failure", "rate", "scale",
+        "flag", "head", "leases", "member", "on_failure", "rate", "scale",
     )  # fmt: skip
 
     def __init__(self, rate: Rate, keys: Keys, on_failure: OnFailure, part: float) -> None:
         self._part = part
+        self.leases: Leases | None = None
         self.member = Member(_scaled(rate, part))
         self.follow(rate, keys, on_failure)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from loadgate.decisions import Outcome, Quota, Reason, Refuse, Stage
 from loadgate.errors import PolicyError
+from loadgate.integrations.redis.absence import take_back, without_store
 from loadgate.integrations.redis.ask import (
     CHARGE,
     DONE,
@@ -30,13 +31,23 @@ from loadgate.integrations.redis.denied import Denied
 from loadgate.integrations.redis.incidents import Incidents
 from loadgate.integrations.redis.keys import Keys
 from loadgate.integrations.redis.link import Link
-from loadgate.integrations.redis.shares import LOOK, OBSERVE, Item, Share
+from loadgate.integrations.redis.local import Leases
+from loadgate.integrations.redis.question import Entry, Leased, Question, quota_of, refused
+from loadgate.integrations.redis.shares import ENFORCE, LOOK, OBSERVE, Share
+from loadgate.integrations.redis.spending import (
+    gather,
+    lease_more,
+    nothing_left,
+    spend,
+    unspend,
+)
 from loadgate.integrations.redis.transport import Connection, Script, StoreError, Transport
+from loadgate.integrations.redis.units import BUCKET
 from loadgate.integrations.redis.url import parse
 from loadgate.policy import Policy
 from loadgate.rates.group import NOBODY, Client
 from loadgate.rates.spec import Rate
-from loadgate.rates.table import Key, SharedBucket
+from loadgate.rates.table import Key
 from loadgate.shared import Charge, Store, StoreStats, resolve
 from loadgate.telemetry import Histogram
 
@@ -44,9 +55,6 @@ from loadgate.telemetry import Histogram
 _GIVE_BACK: Final = 2.0
 # Seconds between two signs of life; `nodes.lua` forgets a process after five.
 _BEAT: Final = 1.0
-# Seconds after which a client that was refused for want of a store may ask again, up to twice
-# as long: by then the breaker has tried several times.
-_RETRY: Final = 1.0
 # Round trips: from a Unix socket to a budget of a second.
 _EDGES: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
@@ -54,29 +62,6 @@ _SOURCES: Final = ("store", "cache", "lease", "emergency", "open", "closed", "no
 _TROUBLES: Final = (
     "timeout", "lost", "failed", "stale", "open", "saturated", "closed", "wrong_type",
 )  # fmt: skip
-
-Entry = tuple[Share, Key, bytes, Item]  # the rate, who is counted, where, what it is asked
-
-
-class Question:
-    """One request's shared rates, while the store is being asked.
-
-    Attributes:
-        entries: The rates that apply.
-        parts: What is asked; one, or one for each slot of a cluster.
-        cost: In cost units.
-        asked: Our monotonic seconds.
-        decided: What the caller was told meanwhile: True if the request went on.
-    """
-
-    __slots__ = ("asked", "cost", "decided", "entries", "parts")
-
-    def __init__(self, entries: list[Entry], cost: float, asked: float) -> None:
-        self.entries = entries
-        self.parts: list[tuple[Ask, list[Entry]]] = []
-        self.cost = cost
-        self.asked = asked
-        self.decided: bool | None = None
 
 
 class RedisStore:
@@ -121,6 +106,8 @@ class RedisStore:
         self.nodes = 0
         self._shares: dict[str, Share] = {}
         self._active: list[Share] = []
+        self._lone: Leases | None = None
+        self._nodes_due = 0.0
         self._nodes_script = Script.read("nodes.lua")
         self._link = Link(
             transport,
@@ -175,13 +162,31 @@ class RedisStore:
         self._store = store
         self._shares = shares
         self._active = [share for share in shares.values() if share.rate.mode != "off"]
+        # One plain rate and a client given as text is the common case: straight to its leases.
+        self._lone = None
+        if len(self._active) == 1:
+            only = self._active[0]
+            if only.rate.key == "client" and not (only.member.match or only.member.exempt):
+                self._lone = only.leases
 
     def _share(self, rate: Rate, store: Store, part: float, now: float) -> Share:
-        known = self._shares.get(rate.name)
-        if known is None:
-            return Share(rate, self._keys, store.failure(rate.name), part)
-        known.change(rate, self._keys, store.failure(rate.name), part, now)
-        return known
+        share = self._shares.get(rate.name)
+        if share is None:
+            share = Share(rate, self._keys, store.failure(rate.name), part)
+        elif share.rate == rate:
+            share.on_failure = store.failure(rate.name)
+            return share
+        else:
+            if share.leases is not None:
+                share.leases.leave(time.monotonic())
+                share.leases = None
+            share.change(rate, self._keys, store.failure(rate.name), part, now)
+        # Windows have no level that could be leased: they are decided strictly.
+        if store.mode == "local" and share.scale.kind == BUCKET and share.flag == ENFORCE:
+            share.leases = Leases(
+                rate, share.scale, self._keys, store.lease, store.overdraft, self._link, self._id
+            )
+        return share
 
     def _count_nodes(self, nodes: int) -> None:
         if nodes != self.nodes:
@@ -194,7 +199,20 @@ class RedisStore:
 
     def ask(self, client: Client, cost: float, now: float) -> Charge | Refuse | Question:
         """Charge all shared rates that apply, or none; see `SharedRates.ask`."""
+        asked = time.monotonic()
+        lone = self._lone
+        if lone is not None and type(client) is str:
+            lease = lone.held.get(client)
+            units = lone.unit if cost == 1.0 else lone.scale.units(cost)
+            if lease is not None and lease.spend(units, asked):
+                if lease.due(asked):
+                    lone.ask(client, lease, lone.unit)
+                self._active[0].member.allowed += 1
+                self._decisions["lease"] += 1
+                quota = lone.quota(client, lease, cost, asked, allowed=True)
+                return Charge((quota,), "lease", (lease, units, asked))
         entries: list[Entry] = []
+        local: list[Leased] = []
         for share in self._active:
             member = share.member
             subject = member.key_of(client)
@@ -206,16 +224,32 @@ class RedisStore:
                     continue
                 member.refused += 1
                 return Refuse(Stage.RATE, Reason.RATE, float("inf"), cost, 0.0, share.rate.name)
+            if share.leases is not None:
+                lease = share.leases.lease(subject)
+                if lease is not None:
+                    local.append((share, subject, lease, share.scale.units(cost)))
+                    continue
             entries.append((share, subject, share.key(subject), share.item(cost)))
-        if not entries:
+        if not entries and not local:
             self._decisions["none"] += 1
             return Charge((), "none", None)
-        asked = time.monotonic()
-        if self._denied:
+        if self._denied and entries:
             refusal = self._still_denied(entries, cost, asked)
             if refusal is not None:
                 return refusal
-        question = Question(entries, cost, asked)
+        question = Question(entries, local, cost, asked)
+        if local:
+            lacking = spend(question, asked)
+            if lacking is not None:
+                refusal = nothing_left(lacking, question, asked)
+                if refusal is not None:
+                    self._decisions["lease"] += 1
+                    return refusal
+                if lease_more(lacking, asked) is not None:
+                    return question
+                return self._fall_back(question, now)
+            if not entries:
+                return self._decide(question)
         self._submit(question)
         for part, _ in question.parts:
             if not part.over and not part.trouble:
@@ -264,10 +298,20 @@ class RedisStore:
         quota = msgspec.structs.replace(
             quota, cost=cost, retry_after=retry_after, reset_after=reset_after
         )
-        return _refused(share, quota)
+        return refused(share, quota)
 
     async def answer(self, question: Question) -> Charge | Refuse:
         """The decision that `ask` could not give at once; see `SharedRates.answer`."""
+        if not question.spent:
+            refusal = await gather(question, self._store.budget)
+            if refusal is not None:
+                self._decisions["lease"] += 1
+                question.decided = False
+                return refusal
+            if not question.spent:
+                return self._fall_back(question, self._clock())
+            if question.entries:
+                self._submit(question)
         for ask, _ in question.parts:
             await ask.wait()
         self._wait.add(time.monotonic() - question.asked)
@@ -285,7 +329,7 @@ class RedisStore:
             answer = ask.answer
             assert answer is not None
             for position, (share, subject, key, _) in enumerate(entries):
-                quota = _quota(share, subject, question.cost, ask.server_us, answer, position)
+                quota = quota_of(share, subject, question.cost, ask.server_us, answer, position)
                 if quota.allowed:
                     quotas.append(quota)
                     passed.append((share, subject))
@@ -293,30 +337,33 @@ class RedisStore:
                     share.member.would_refuse += 1
                 elif worst is None or quota.retry_after > worst[1].retry_after:
                     worst = (share, quota, key)
-        self._decisions["store"] += 1
+        self._decisions["store" if question.parts else "lease"] += 1
         if worst is not None:
-            question.decided = False
-            for ask, entries in question.parts:
-                self._give_back(question, ask, entries)
+            self._undo(question)
             share, quota, key = worst
             share.member.refused += 1
             self._denied.note(key, question.asked, question.cost, quota)
-            return _refused(share, quota)
+            return refused(share, quota)
         question.decided = True
         now = self._clock()
         for share, subject in passed:
             share.member.allowed += 1
             if share.flag != LOOK:
                 share.member.limiter.take(subject, now, question.cost)
-        return Charge(tuple(quotas), "store", question)
+        for share, subject, lease, _ in question.local:
+            share.member.allowed += 1
+            assert share.leases is not None
+            quotas.append(
+                share.leases.quota(subject, lease, question.cost, question.asked, allowed=True)
+            )
+        return Charge(tuple(quotas), "store" if question.parts else "lease", question)
 
     def abandon(self, question: Question) -> None:
         """Nobody waits any more; what was charged, or still is, goes back."""
         if question.decided is None:
-            question.decided = False
-            for ask, entries in question.parts:
+            for ask, _ in question.parts:
                 ask.give_up("closed")
-                self._give_back(question, ask, entries)
+            self._undo(question)
 
     def _late(self, ask: Ask) -> None:
         """An answer came after the wait was over: the charge stays if the request went on."""
@@ -324,46 +371,20 @@ class RedisStore:
         if question.decided is False:
             for part, entries in question.parts:
                 if part is ask:
-                    self._give_back(question, ask, entries)
+                    self._give_back(ask, entries)
 
     # -- without the store -------------------------------------------------------------
 
     def _fall_back(self, question: Question, now: float) -> Charge | Refuse:
         """Decide as the operator chose for a store that does not answer."""
         self._note_trouble(question)
-        given: list[tuple[Share, Quota]] = []
-        refusal: Refuse | None = None
-        source = "open"
-        for share, subject, _, _ in question.entries:
-            if share.rate.mode == "observe" or share.on_failure == "open":
-                continue
-            if share.on_failure == "closed":
-                source = "closed"
-                share.member.refused += 1
-                refusal = Refuse(
-                    Stage.RATE,
-                    Reason.STORE_UNAVAILABLE,
-                    _RETRY * (1.0 + self._draw()),
-                    time.monotonic() - question.asked,
-                    self._store.budget,
-                    share.rate.name,
-                )
-                break
-            source = "emergency"
-            quota = share.member.ask(subject, now, question.cost)
-            if not quota.allowed:
-                refusal = _refused(share, _possible(quota, share.rate))
-                break
-            given.append((share, quota))
+        source, given, refusal = without_store(question, now, self._draw(), self._store.budget)
         self._decisions[source] += 1
         question.decided = refusal is None
-        if refusal is not None:
-            for share, quota in reversed(given):
-                share.member.undo(quota, now)
-            for ask, entries in question.parts:
-                self._give_back(question, ask, entries)
-            return refusal
-        return Charge(tuple(quota for _, quota in given), source, (question, given))
+        if refusal is None:
+            return Charge(tuple(quota for _, quota in given), source, (question, given))
+        self._undo(question)
+        return refusal
 
     def _note_trouble(self, question: Question) -> None:
         for ask, entries in question.parts:
@@ -382,19 +403,25 @@ class RedisStore:
 
     def refund(self, charge: Charge) -> None:
         """Give back in the background; see `SharedRates.refund`."""
-        if charge.source == "store":
-            question: Question = charge.receipt
-            question.decided = False
-            for ask, entries in question.parts:
-                self._give_back(question, ask, entries)
-        elif charge.receipt is not None:
-            question, given = charge.receipt
-            question.decided = False
-            now = self._clock()
-            for share, quota in given:
-                share.member.undo(quota, now)
+        receipt = charge.receipt
+        if isinstance(receipt, Question):
+            self._undo(receipt)
+        elif charge.source == "lease":
+            lease, units, spent_at = receipt
+            lease.unspend(units, spent_at, time.monotonic())
+        elif receipt is not None:
+            question, given = receipt
+            take_back(given, self._clock())
+            self._undo(question)
 
-    def _give_back(self, question: Question, ask: Ask, entries: list[Entry]) -> None:
+    def _undo(self, question: Question) -> None:
+        """The request does not go on: return what the store and the leases charged for it."""
+        question.decided = False
+        unspend(question)
+        for ask, entries in question.parts:
+            self._give_back(ask, entries)
+
+    def _give_back(self, ask: Ask, entries: list[Entry]) -> None:
         """Undo one part, if it was charged."""
         answer = ask.answer
         if answer is None or answer[0] != DONE:
@@ -428,9 +455,9 @@ class RedisStore:
     def settle(self, charge: Charge, outcome: Outcome, status: int | None) -> None:
         """Charge the rates that wait for the outcome; see `SharedRates.settle`."""
         receipt = charge.receipt
-        if receipt is None:
+        question = receipt if isinstance(receipt, Question) else receipt and receipt[0]
+        if not isinstance(question, Question):
             return
-        question: Question = receipt if charge.source == "store" else receipt[0]
         now = self._clock()
         for share, subject, key, item in question.entries:
             member = share.member
@@ -461,11 +488,19 @@ class RedisStore:
 
     async def beat(self, connection: Connection) -> float:
         """Say that this process is there, and learn how many are."""
-        reply = await connection.call(self._nodes_script, [self._keys.nodes], self._id.encode())
-        if not reply.isdigit():
-            raise StoreError("LOST", f"a number of processes that is none: {reply!r:.40}")
-        self._count_nodes(int(reply))
-        return _BEAT
+        now = time.monotonic()
+        if now >= self._nodes_due:
+            self._nodes_due = now + _BEAT
+            reply = await connection.call(self._nodes_script, [self._keys.nodes], self._id.encode())
+            if not reply.isdigit():
+                raise StoreError("LOST", f"a number of processes that is none: {reply!r:.40}")
+            self._count_nodes(int(reply))
+        pause = _BEAT
+        for share in self._active:
+            if share.leases is not None:
+                share.leases.sweep(now)
+                pause = min(pause, share.leases.pause)
+        return pause
 
     # -- life --------------------------------------------------------------------------
 
@@ -478,6 +513,9 @@ class RedisStore:
 
     async def close(self) -> None:
         """Send what is to be given back, and let go of the store."""
+        for share in self._active:
+            if share.leases is not None:
+                share.leases.leave(time.monotonic())
         await self._link.close()
 
     def stats(self) -> StoreStats:
@@ -509,36 +547,3 @@ class RedisStore:
 
 def _part(store: Store, nodes: int) -> float:
     return store.share if store.share is not None else 1.0 / max(1, nodes)
-
-
-def _quota(
-    share: Share, subject: Key, cost: float, server_us: int, answer: list[int], position: int
-) -> Quota:
-    first = 1 + 4 * position
-    allowed, remaining, reset, retry = answer[first : first + 4]
-    rate = share.rate
-    return Quota(
-        allowed == 1,
-        rate.burst,
-        remaining / share.scale.unit,
-        reset / 1e6,
-        float("inf") if retry < 0 else retry / 1e6,
-        "" if isinstance(subject, SharedBucket) else subject,
-        cost,
-        server_us / 1e6,
-        rate.name,
-    )
-
-
-def _refused(share: Share, quota: Quota) -> Refuse:
-    left = quota.remaining if quota.cost <= quota.limit else quota.limit
-    return Refuse(
-        Stage.RATE, Reason.RATE, quota.retry_after, quota.cost, left, share.rate.name, quota
-    )
-
-
-def _possible(quota: Quota, rate: Rate) -> Quota:
-    """In an emergency a cost may be above this process' part: that is not for ever."""
-    if quota.retry_after == float("inf") and quota.cost <= rate.burst:
-        return msgspec.structs.replace(quota, retry_after=_RETRY)
-    return quota

@@ -33,6 +33,7 @@ _KINDS: Final = {
     "sliding-window-counter": 3,
     "sliding-window-log": 4,
 }
+BUCKET: Final = 1
 LOG: Final = 4
 
 

@@ -1,0 +1,172 @@
+"""Local mode on a real store: decisions in memory, one bound for all processes."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from loadgate import AdmissionController, Concurrency, Overloaded, Queue, Rate, RateLimited
+from tests.redis.servers import Server
+from tests.redis.shared_policy import several, shared, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def admitted(
+    controller: AdmissionController, client: object, times: int = 1, cost: float = 1.0
+) -> int:
+    number = 0
+    for _ in range(times):
+        try:
+            async with controller.admit(client=client, cost=cost):  # type: ignore[arg-type]
+                number += 1
+        except RateLimited:
+            pass
+    return number
+
+
+async def test_processes_together_let_through_one_burst(server: Server) -> None:
+    policy = shared(server.url, "100/hour", mode="local")
+    async with several(policy, 4) as controllers:
+        numbers: list[int] = []
+
+        async def hammer(controller: AdmissionController) -> None:
+            numbers.append(await admitted(controller, "greedy", 60))
+
+        async with anyio.create_task_group() as group:
+            for controller in controllers:
+                group.start_soon(hammer, controller)
+        assert 90 <= sum(numbers) <= 100  # what is leased and not spent comes back later
+        assert await admitted(controllers[0], "another") == 1
+
+
+async def test_most_decisions_ask_nobody(server: Server) -> None:
+    policy = shared(server.url, "1000000/second", mode="local")
+    async with AdmissionController(policy) as controller:
+        seen = await admitted(controller, "a", 20)
+        store = controller.snapshot().store
+        await anyio.sleep(0.01)
+        for _ in range(30):
+            seen += await admitted(controller, "a", 20)
+            await anyio.sleep(0.001)
+        assert seen == 620
+        store = controller.snapshot().store
+        assert store.decisions["lease"] == 620
+        assert store.calls < 60
+
+
+async def test_a_crowd_of_one_client_is_served_with_few_questions(server: Server) -> None:
+    policy = shared(server.url, "200/hour", mode="local")
+    async with AdmissionController(policy) as controller:
+        numbers: list[int] = []
+
+        async def one() -> None:
+            numbers.append(await admitted(controller, "a"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(150):
+                group.start_soon(one)
+        assert sum(numbers) == 150
+        assert controller.snapshot().store.asked <= 20
+
+
+async def test_the_refusal_says_when_to_return(server: Server) -> None:
+    policy = shared(server.url, Rate("quota", "3/hour", shared=True), mode="local")
+    async with AdmissionController(policy) as controller:
+        assert await admitted(controller, "a", 3) == 3
+        for _ in range(2):
+            with pytest.raises(RateLimited, match="quota") as caught:
+                async with controller.admit(client="a"):
+                    pass
+            assert caught.value.retry_after == pytest.approx(1200, abs=60)
+        with pytest.raises(RateLimited) as caught:
+            async with controller.admit(client="b", cost=4):
+                pass
+        assert caught.value.retry_after == float("inf")
+
+
+async def test_buckets_are_leased_and_windows_asked_for_all_or_none(server: Server) -> None:
+    policy = shared(
+        server.url,
+        Rate("bucket", "10/hour", shared=True),
+        Rate("window", "3/hour", algorithm="sliding-window-log", key="address", shared=True),
+        mode="local",
+    )
+    async with AdmissionController(policy) as controller:
+        assert await admitted(controller, {"client": "a", "address": "1"}, 6) == 3
+        assert await admitted(controller, {"client": "a", "address": "2"}, 3) == 3
+        assert await admitted(controller, {"client": "a", "address": "3"}, 3) == 3
+        assert await admitted(controller, {"client": "a", "address": "4"}, 3) == 1
+
+
+async def test_a_503_gives_back_what_was_leased(server: Server) -> None:
+    policy = shared(
+        server.url,
+        "3/hour",
+        mode="local",
+        concurrency=Concurrency(algorithm="fixed", initial=1),
+        queue=Queue(max_wait=0.005, max_queue=10, max_depth=10),
+    )
+    async with AdmissionController(policy) as controller:
+        async with controller.admit(client="holder"):
+            for _ in range(8):
+                with pytest.raises(Overloaded):
+                    async with controller.admit(client="a"):
+                        pass
+        assert await admitted(controller, "a", 5) == 3
+
+
+async def test_whoever_leaves_returns_what_it_did_not_spend(server: Server) -> None:
+    policy = shared(server.url, "1000/hour", mode="local", lease=60.0)
+    async with AdmissionController(policy) as stays:
+        async with AdmissionController(policy) as leaves:
+            for _ in range(20):  # the more it uses the more it leases
+                assert await admitted(leaves, "a", 20) == 20
+                await anyio.sleep(0.002)
+        rest = 0
+        with anyio.fail_after(20):
+            while rest < 590:
+                rest += await admitted(stays, "a", 50)
+                await anyio.sleep(0.02)
+        assert rest <= 601
+
+
+async def test_idle_processes_give_back(server: Server) -> None:
+    policy = shared(server.url, "100/hour", mode="local", lease=0.5)
+    async with several(policy, 2) as (idle, busy):
+        async with idle.admit(client="a"):
+            pass
+        total = 1
+        with anyio.fail_after(20):
+            while total < 100:
+                total += await admitted(busy, "a", 20)
+                await anyio.sleep(0.02)
+        assert total == 100
+
+
+async def test_a_store_that_dies_ends_the_leases_and_the_policy_takes_over() -> None:
+    with Server() as server:
+        policy = shared(
+            server.url, "100/hour", mode="local", lease=0.3, budget=0.1, on_failure="closed"
+        )
+        async with AdmissionController(policy) as controller:
+            assert await admitted(controller, "a", 5) == 5
+            server.kill()
+            seen: set[str] = set()
+
+            async def closed() -> bool:
+                try:
+                    async with controller.admit(client="a") as permit:
+                        assert permit.charge is not None
+                        seen.add(permit.charge.source)
+                except Overloaded as error:
+                    seen.add(error.reason)
+                return "store_unavailable" in seen
+
+            with anyio.fail_after(20):
+                while not await closed():  # noqa: ASYNC110  # another process
+                    await anyio.sleep(0.01)
+            assert seen <= {"lease", "store_unavailable"}
+            server.start()
+            await until("the recovery", lambda: controller.snapshot().store.connected)
+            assert await admitted(controller, "b", 3) == 3
