@@ -167,9 +167,10 @@ class AdaptiveLimit(Paced):
         probed, higher = self._probing, self._higher
         self._probing = self._higher = False
         self._steady = True
-        if probed and change is not Change.NONE:
-            # The table is gone, and with it what the probe was to be compared with.
-            self._pinned = False
+        if change is not Change.NONE:
+            # The table is gone, and with it what a probe was to be compared with. One window more
+            # before anything is done: the one that raised the alarm was an extreme one.
+            self._pinned = self._pinned and not probed
             self._move(now, "changed")
         elif window.lost > LOST:
             self._lose(now, window.lost)
@@ -291,13 +292,13 @@ class AdaptiveLimit(Paced):
         else:
             self._move(now, "rising")
 
-    def _elastic(self) -> tuple[bool, bool]:
+    def _elastic(self, *, doubt: float = 1.0) -> tuple[bool, bool]:
         """Is latency at the present level as good as unloaded: within a doubt, and clearly?"""
         levels = self._levels
         if levels.latency_weight == 0.0:
             return False, False
         excess = levels.latency / levels.unloaded - 1.0
-        error = 1.0 / sqrt(levels.latency_weight)
+        error = doubt / sqrt(levels.latency_weight)
         # How far it would be above if the present level were the right one.
         expected = self._base / self._knee_of(self._base) - 1.0
         return (
@@ -343,7 +344,7 @@ class AdaptiveLimit(Paced):
         if levels.low_weight <= WINDOW:
             pause = 0.0
         self._next_probe = now + max(pause, 10.0 * latency)
-        if self._elastic()[1]:
+        if self._elastic(doubt=0.0)[1]:
             self._climbing = True
         self._full(now, latency, probed=True)
 

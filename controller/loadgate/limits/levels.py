@@ -23,6 +23,8 @@ NEAR_ABOVE: Final = 1.15
 # standard error), or four times the level, where a percent of latency matters more.
 HEAVIEST: Final = 300.0
 HEAVIEST_PER_LEVEL: Final = 4.0
+# Below this a point is forgotten.
+LIGHTEST: Final = 5.0
 # Levels not visited lose half their weight in the longest of these: seconds, latencies,
 # completions. Changes that matter are found by the alarm, this is for slow drift.
 HALF_LIFE: Final = 30.0
@@ -152,6 +154,8 @@ class Levels:
         # More cores leave the unloaded latency as it was, so lower levels may still be right.
         keep = faster and self.sure and level / point.rate > 0.9 * self.unloaded
         kept = {k: p for k, p in self._points.items() if keep and p.level < 0.9 * level}
+        # The window that raised the alarm is an extreme one, true change or not.
+        point.weight = min(point.weight, LIGHTEST)
         kept[key] = point
         self._points = kept
         return Change.FASTER if faster else Change.SLOWER
@@ -172,7 +176,7 @@ class Levels:
         for key in list(self._points):
             point = self._points[key]
             self._age(point, now)
-            if point.weight < 5.0 and len(self._points) > 1:
+            if point.weight < LIGHTEST and len(self._points) > 1:
                 del self._points[key]
         points = sorted(self._points.values(), key=_level)
         near = near_level = near_rate = 0.0
