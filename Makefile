@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint types unit format bench dashboards clean
+.PHONY: help setup demo test lint types unit format bench dashboards pictures clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,10 @@ bench: setup ## Measure the cost of one decision
 	$(BIN)/python -m bench.decision
 
 dashboards: setup ## Write the dashboards and rules again from their code
-	$(BIN)/python -m loadgate.dashboards.source
+	$(BIN)/python -W ignore -m loadgate.dashboards.source
+
+pictures: setup ## Draw the dashboards for the docs with Grafana's own components (npm, 500 MB)
+	$(BIN)/python -W ignore -m tests.dashboards.pictures
 
 clean: ## Remove everything that make has created
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

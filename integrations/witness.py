@@ -28,9 +28,12 @@ from loadgate.integrations.identity import KeyHasher
 
 # Refusals kept of each reason: a flood of one must not push out the only example of another.
 KEPT: Final = 3
-# Seconds that a client stays on the list of those refused most, once it is there. Every change of
-# the list is a new series in Prometheus: 20 clients make 2,880 a day at most.
-STAY: Final = 600.0
+# Every change of the list of those refused most is a new series in Prometheus. In so many seconds
+# at most twice as many clients come onto the list as it has places: a list of 20 makes 5,760
+# series a day at worst, and none while the same are refused.
+SETTLE: Final = 600.0
+# A newcomer must be refused so many times as often as the one whose place it takes.
+AHEAD: Final = 2.0
 # The longest list: beyond it Prometheus pays for what nobody reads.
 MOST: Final = 20
 # Hexadecimal digits of a client's hash: 2^48 values, no two of a few thousand clients collide.
@@ -132,7 +135,8 @@ class Witness(DecisionLog):
         self._wall = wall
         self._last: dict[Reason, deque[Seen]] = {reason: deque(maxlen=KEPT) for reason in Reason}
         self._frequent = Frequent[str | bytes]()
-        self._listed: dict[str | bytes, float] = {}
+        self._listed: set[str | bytes] = set()
+        self._joined: deque[float] = deque()
         self.refused_examples: dict[Reason, Example] = {}
         self.slow_examples: dict[int, Example] = {}
 
@@ -190,28 +194,27 @@ class Witness(DecisionLog):
     def top(self, now: float) -> dict[str, int]:
         """Refusals of the last 5 to 10 minutes by the hashes of those refused most, and `other`.
 
-        A client that is on the list stays for ten minutes at least. Empty unless asked for.
+        Whoever is on the list stays until somebody is refused twice as often. Empty unless asked
+        for.
         """
         if not self._top:
             return {}
         counts = self._frequent.counts(now)
-        listed = {
-            key: since
-            for key, since in self._listed.items()
-            if now - since < STAY or counts.get(key, 0)
-        }
-        best = list(counts)[: self._top]
-        # Who has stayed long enough makes room for one that is refused more.
-        for key in sorted(listed, key=lambda key: counts.get(key, 0)):
-            newcomers = sum(one not in listed for one in best)
-            if len(listed) + newcomers <= self._top:
+        listed = self._listed
+        while self._joined and now - self._joined[0] >= SETTLE:
+            self._joined.popleft()
+        for key, count in counts.items():
+            if len(self._joined) >= 2 * self._top:
                 break
-            if key not in best and now - listed[key] >= STAY:
-                del listed[key]
-        for key in best:
-            if len(listed) < self._top:
-                listed.setdefault(key, now)
-        self._listed = listed
+            if key in listed:
+                continue
+            if len(listed) >= self._top:
+                weakest = min(listed, key=lambda one: counts.get(one, 0))
+                if count < AHEAD * max(1, counts.get(weakest, 0)):
+                    break  # whoever comes after this one is refused even less
+                listed.remove(weakest)
+            listed.add(key)
+            self._joined.append(now)
         shown = {self._name(key): counts.get(key, 0) for key in listed}
         shown[OTHER] = self._frequent.total(now) - sum(shown.values())
         return shown

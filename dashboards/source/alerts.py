@@ -25,7 +25,7 @@ ALERTS: Final = (
         f"{_WHERE} refuses {_SHARE} of its requests because it is full",
         "Look at 'Why are requests refused?': the largest reason says where to go on.",
         overview.UID,
-        "Refused because full (503)",
+        "Refused: full (503)",
     ),
     Alert(
         "LoadgateSheddingSevere",
@@ -82,7 +82,7 @@ ALERTS: Final = (
         f"every place of {_WHERE} is taken {_SHARE} of the time",
         "It runs at its edge and users do not notice yet: add capacity now.",
         overview.UID,
-        "Time with every place taken",
+        "Every place taken",
     ),
     Alert(
         "LoadgateLatencyInflated",
@@ -205,7 +205,7 @@ ALERTS: Final = (
         "the event loop of {{ $labels.instance }} stands still " + _SHARE + " of the time",
         "A handler computes or blocks: move that work off the loop.",
         overview.UID,
-        "Event loop standing still",
+        "Event loop stalled",
     ),
     Alert(
         "LoadgateStoreUnavailable",

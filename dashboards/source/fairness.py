@@ -56,7 +56,7 @@ PANELS: list[Placed | Row] = [
         width=6,
     ),
     number(
-        "Refused for their rate (429)",
+        "Refused: rate (429)",
         "Share of all requests that a rate refused.",
         "percentunit",
         Query(

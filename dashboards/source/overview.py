@@ -12,6 +12,7 @@ from loadgate.dashboards.source.panels import (
     OVERLOADED,
     QUIET,
     RATE_LIMITED,
+    REASONS,
     SEL,
     WAITING,
     WHO,
@@ -38,7 +39,7 @@ def _requests(more: str = "") -> str:
 
 PANELS: list[Placed | Row] = [
     number(
-        "Refused because full (503)",
+        "Refused: full (503)",
         "Share of all requests that were refused because the service is full. 0 is normal. "
         "Above 1 % users notice, above 5 % somebody should look: 'Why are requests refused?' "
         "below names the reason, and the runbook of each reason starts there.",
@@ -47,7 +48,7 @@ PANELS: list[Placed | Row] = [
         red=(("green", None), ("yellow", t.SHED_NOTICE), ("red", t.SHED_HIGH)),
     ),
     number(
-        "Refused for their rate (429)",
+        "Refused: rate (429)",
         "Share of all requests that were refused because their client asked for more than its "
         "share. That is policy and no failure; if it surprises you, the fairness dashboard says "
         "whether one client or everybody is hit.",
@@ -65,7 +66,7 @@ PANELS: list[Placed | Row] = [
         red=((ADMITTED, None),),
     ),
     number(
-        "Time with every place taken",
+        "Every place taken",
         "Share of the time in which no further request could have started, as a mean over the "
         "instances. Above 0.9 without refusals the service runs at its edge: add capacity before "
         "users notice.",
@@ -74,7 +75,7 @@ PANELS: list[Placed | Row] = [
         red=(("green", None), ("yellow", t.SATURATED_NOTICE), ("red", t.SATURATED)),
     ),
     number(
-        "p99 latency of the admitted",
+        "p99 latency",
         "99 of 100 admitted requests got the first message of their answer within this time, the "
         "wait in the queue left out. It must not follow the load: if it does, requests queue "
         "behind the limit and the limit is too high.",
@@ -82,7 +83,7 @@ PANELS: list[Placed | Row] = [
         Query(quantile(0.99, "loadgate_latency_seconds")),
     ),
     number(
-        "Event loop standing still",
+        "Event loop stalled",
         "Share of the time in which the event loop did not turn, the worst instance. Handlers "
         "that compute or block cause it; everything else waits meanwhile. Above 5 % move that "
         "work off the loop or add processes.",
@@ -100,15 +101,11 @@ PANELS: list[Placed | Row] = [
         "reqps",
         Query(
             rate("requests_total", ',decision!="admitted"', by="decision, reason"),
-            "{{decision}}: {{reason}}",
+            "{{reason}}",
         ),
         Query(_requests(',decision="admitted"'), "admitted"),
-        colors={
-            "admitted": ADMITTED,
-            "rate_limited: rate": RATE_LIMITED,
-            "overloaded: queue_full": OVERLOADED,
-            "left: client_gone": QUIET,
-        },
+        colors={"admitted": ADMITTED} | REASONS,
+        right=True,
         stack=True,
     ),
     lines(
@@ -143,6 +140,7 @@ PANELS: list[Placed | Row] = [
             "target": LIMIT,
         },
         dashed=["target"],
+        width=8,
     ),
     lines(
         "How do they end?",
@@ -159,6 +157,7 @@ PANELS: list[Placed | Row] = [
             "ignored": "light-blue",
         },
         stack=True,
+        width=8,
     ),
     lines(
         "How much work is wasted?",
@@ -214,14 +213,17 @@ PANELS: list[Placed | Row] = [
     ),
     lines(
         "Is the event loop late?",
-        "By how much the event loop is late now, the worst instance, and how often it stood "
-        "still. Latency rises with it though nothing behind the service is slow. Look for "
-        "handlers that compute, block or log synchronously.",
+        "By how much the event loop is late now, the worst instance, how long it stood still each "
+        "second, and how long each time. Latency rises with it though nothing behind the service "
+        "is slow. Look for handlers that compute, block or log synchronously.",
         "s",
         Query(f"max(loadgate_event_loop_lag_seconds{{{SEL}}})", "late by"),
-        Query(rate("event_loop_stalled_seconds_total", of="max"), "standing still"),
-        Query(rate("event_loop_stalls_total", of="max"), "stalls each second"),
-        colors={"late by": OVERLOADED, "standing still": FAILED, "stalls each second": QUIET},
+        Query(rate("event_loop_stalled_seconds_total", of="max"), "stalled each second"),
+        Query(
+            share(rate("event_loop_stalled_seconds_total"), rate("event_loop_stalls_total")),
+            "a stall's length",
+        ),
+        colors={"late by": OVERLOADED, "stalled each second": FAILED, "a stall's length": QUIET},
         width=8,
     ),
     lines(
@@ -248,7 +250,9 @@ PANELS: list[Placed | Row] = [
         "ordinary times.",
         "reqps",
         Query(rate("would_refuse_total", by="reason"), "{{reason}}"),
+        colors=REASONS,
         stack=True,
+        right=True,
         width=8,
     ),
     lines(
@@ -282,9 +286,12 @@ PANELS: list[Placed | Row] = [
         "What runs?",
         "Version and policy of each process. Two rows of one job that differ are a rollout that "
         "has not ended, or a process that missed a reload.",
-        Query(f"loadgate_policy_info{{{SEL}}}", instant=True, format=PromQueryFormat.TABLE),
-        Query(f"loadgate_build_info{{{WHO}}}", instant=True, format=PromQueryFormat.TABLE),
-        width=24,
-        height=6,
+        Query(
+            f"loadgate_policy_info{{{SEL}}} * on (job, instance) group_left (version) "
+            f"loadgate_build_info{{{WHO}}}",
+            instant=True,
+            format=PromQueryFormat.TABLE,
+        ),
+        width=16,
     ),
 ]

@@ -42,6 +42,22 @@ FAILED: Final = "red"
 LIMIT: Final = "dark-red"
 QUIET: Final = "#8e8e8e"
 
+# Of a refusal: ours in warm colours, the client's doing purple, nobody's fault grey.
+REASONS: Final = {
+    "rate": RATE_LIMITED,
+    "queue_full": "orange",
+    "queue_shed": "light-orange",
+    "wait_timeout": "dark-orange",
+    "deadline": "yellow",
+    "priority": "super-light-orange",
+    "fair_share": "dark-yellow",
+    "loop_lag": "red",
+    "memory": "dark-red",
+    "store_unavailable": "dark-blue",
+    "draining": "light-blue",
+    "client_gone": QUIET,
+}
+
 # (colour, from this value on); the first has no lower end.
 Steps = Sequence[tuple[str, float | None]]
 
@@ -85,6 +101,7 @@ def lines(
     log: bool = False,
     low: float | None = 0.0,
     high: float | None = None,
+    right: bool = False,
     width: int = 12,
     height: int = 8,
 ) -> Placed:
@@ -103,6 +120,7 @@ def lines(
         log: A logarithmic axis.
         low: The lower end of the axis.
         high: Its upper end, None to follow the data.
+        right: Whether the legend stands beside the lines, for many of them.
         width: Columns of 24.
         height: Rows of the grid.
     """
@@ -112,7 +130,7 @@ def lines(
         .line_width(1)
         .fill_opacity(70 if stack else 0)
         .show_points(shapes.VisibilityMode.NEVER)
-        .legend(_legend())
+        .legend(_legend(right=right))
         .tooltip(
             common.VizTooltipOptions()
             .mode(shapes.TooltipDisplayMode.MULTI)
@@ -300,11 +318,11 @@ def _placed(
     return Placed(panel, width, height)
 
 
-def _legend() -> Any:
+def _legend(*, right: bool = False) -> Any:
     return (
         common.VizLegendOptions()
         .display_mode(shapes.LegendDisplayMode.LIST)
-        .placement(shapes.LegendPlacement.BOTTOM)
+        .placement(shapes.LegendPlacement.RIGHT if right else shapes.LegendPlacement.BOTTOM)
         .show_legend(True)
         .calcs([])
     )

@@ -15,7 +15,7 @@ CRITICAL_SHED: Final = 0.001
 BUDGET: Final = 0.001
 BURN_FAST: Final = 14.4 * BUDGET
 BURN_SLOW: Final = 6 * BUDGET
-# Time with every place taken.
+# Every place taken.
 SATURATED_NOTICE: Final = 0.5
 SATURATED: Final = 0.9
 # In flight over limit: a ceiling that holds nobody back is no fault.

@@ -16,14 +16,15 @@ from tests.observability.prometheus import Prometheus, promtool, running
 def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """The hour of incidents in a real Prometheus, with the recording rules evaluated over it."""
     folder = tmp_path_factory.mktemp("hour")
-    text = incidents.written(folder)
-    promtool("tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data"))
-    _record(folder)
+    prepare(folder)
     with running(folder) as server:
         yield server
 
 
-def _record(folder: Path) -> None:
+def prepare(folder: Path) -> None:
+    """Make the database of a Prometheus that has seen the hour and evaluated the rules."""
+    text = incidents.written(folder)
+    promtool("tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data"))
     with running(folder) as server:
         promtool(
             "tsdb", "create-blocks-from", "rules",

@@ -64,26 +64,44 @@ def test_it_logs_as_its_parent_does_unless_told_not_to(caplog: pytest.LogCapture
     assert "reason=queue_full" in caplog.text
 
 
-def test_the_list_of_clients_is_bounded_sticky_and_adds_up() -> None:
+def refuse(witness: Witness, client: str, count: int, now: float) -> None:
+    for _ in range(count):
+        witness.refused(RATE, client, 429, now)
+
+
+def test_the_list_of_clients_is_bounded_and_adds_up() -> None:
     witness = Witness(logs=False, top=2)
     for client, count in (("a", 5), ("b", 4), ("c", 1)):
-        for _ in range(count):
-            witness.refused(RATE, client, 429, 0.0)
+        refuse(witness, client, count, 0.0)
     first = witness.top(0.0)
     assert sorted(first.values(), reverse=True) == [5, 4, 1]
     assert first["other"] == 1
-    for _ in range(100):
-        witness.refused(RATE, "c", 429, 10.0)
-    # c is refused most by now, but nobody leaves the list before ten minutes have passed.
+
+
+def test_a_greedy_client_comes_onto_the_list_at_once_and_a_rival_does_not() -> None:
+    witness = Witness(logs=False, top=2)
+    refuse(witness, "a", 5, 0.0)
+    refuse(witness, "b", 4, 0.0)
+    first = witness.top(0.0)
+    refuse(witness, "c", 6, 10.0)  # more than either, but not by much
     assert set(witness.top(10.0)) == set(first)
-    assert witness.top(10.0)["other"] == 101
-    for _ in range(100):
-        witness.refused(RATE, "c", 429, 601.0)
-    after = witness.top(601.0)
-    assert len(after) <= 3
-    assert set(after) != set(first)
-    assert max(after.values()) >= 100
-    assert after["other"] >= 0
+    assert witness.top(10.0)["other"] == 6
+    refuse(witness, "c", 100, 20.0)
+    after = witness.top(20.0)
+    assert max(after, key=lambda client: after[client]) not in first
+    assert max(after.values()) == 106
+    assert after["other"] == 4
+
+
+def test_an_attacker_who_changes_its_name_makes_few_series() -> None:
+    witness = Witness(logs=False, top=2)
+    seen: set[str] = set()
+    for number in range(100):
+        refuse(witness, f"attacker-{number}", 3 * 2 ** min(number, 9), float(number))
+        seen |= set(witness.top(float(number)))
+    assert len(seen) <= 2 * 2 + 1  # as many in ten minutes as twice the list, and `other`
+    refuse(witness, "later", 100_000, 700.0)
+    assert max(witness.top(700.0).values()) == 100_000
 
 
 def test_nobody_is_listed_unless_asked_for() -> None:
