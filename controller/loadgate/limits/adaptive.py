@@ -55,7 +55,7 @@ PROBE: Final = 0.7
 PROBE_COST: Final = 0.004
 PROBE_PAUSE: Final = 40.0
 PROBE_RARELY: Final = 64.0
-PROBE_OFTEN: Final = 0.3
+PROBE_OFTEN: Final = 0.6
 PROBE_AGREES: Final = 0.1
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
 KNOWN: Final = 40.0

@@ -41,8 +41,8 @@ DISPERSION_WEIGHT: Final = 0.05
 DISPERSION_MOST: Final = 30.0
 # Standard deviation that remains however many completions are pooled.
 RESIDUE: Final = 0.03
-# A point three standard deviations off moves its level at least half of the way.
-ODD: Final = 3.0
+# A point so many standard deviations off only counts for the alarm.
+ODD: Final = 2.0
 
 
 class Change(Enum):
@@ -138,7 +138,8 @@ class Levels:
         self.dispersion = min(max(self.dispersion, 1.0), DISPERSION_MOST)
         share = weight / (weight + point.weight)
         if abs(off) > ODD:
-            share = max(share, 0.5)
+            # A change must not be averaged away before the alarm has heard of it often enough.
+            return Change.NONE
         point.level += share * (level - point.level)
         point.rate = 1.0 / ((1.0 - share) / point.rate + share / rate)
         heaviest = max(HEAVIEST * self.dispersion, HEAVIEST_PER_LEVEL * level)

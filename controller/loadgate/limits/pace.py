@@ -17,10 +17,10 @@ _SUCCESS: Final = Outcome.SUCCESS
 _OVERLOAD: Final = Outcome.OVERLOAD
 _CANCELLED: Final = Outcome.CANCELLED
 
-# Completions of a window: 60 are 13 % of standard error; a third while nothing is known,
+# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
 # as long as that is urgent: for the first windows, and while requests are turned away.
 WINDOW: Final = 60
-WINDOW_EARLY: Final = 20
+WINDOW_EARLY: Final = 30
 # A window of fewer closes after so many seconds or latencies, if it has eight at all.
 PATIENCE: Final = 2.0
 PATIENCE_LATENCIES: Final = 10.0
