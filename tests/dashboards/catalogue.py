@@ -6,6 +6,7 @@ from functools import cache
 
 import msgspec
 from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
 
 from loadgate import AdmissionController, Concurrency, Policy, Rate
 from loadgate.decisions import Reason, Refuse, Stage
@@ -18,9 +19,14 @@ from loadgate.shedding.brake import BrakeState
 from loadgate.testing import VirtualClock
 
 
-@cache
 def exported() -> frozenset[str]:
     """Names of all series of ours."""
+    return frozenset(sample.name for sample in samples())
+
+
+@cache
+def samples() -> tuple[Sample, ...]:
+    """Every sample of one controller with one rate, a store, a door, and all that can be had."""
     policy = Policy(
         rates=[Rate("per-client", "10/second")], concurrency=Concurrency(latency_target=0.5)
     )
@@ -45,4 +51,4 @@ def exported() -> frozenset[str]:
     collector.door = Door(controller)
     registry = CollectorRegistry()
     registry.register(collector)
-    return frozenset(sample.name for family in registry.collect() for sample in family.samples)
+    return tuple(sample for family in registry.collect() for sample in family.samples)

@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from loadgate.dashboards.source.alerts import ALERTS
 from loadgate.dashboards.source.files import generated
 from loadgate.dashboards.source.recording import RECORDED
-from tests.dashboards.catalogue import exported
+from tests.dashboards.catalogue import exported, samples
 from tests.dashboards.files import BOARDS, DASHBOARDS, boards, meant, targets
 from tests.dashboards.lint import FOREIGN, metric_problems, problems
 from tests.dashboards.promql import selectors
@@ -76,6 +76,14 @@ def test_every_metric_is_shown_somewhere_and_every_query_names_one() -> None:
     assert metric_problems(set(exported()), used()) == []
     assert used() - exported() - FOREIGN - recorded == set()
     assert recorded <= used(), "a rule that nobody asks for costs without use"
+
+
+def test_a_controller_with_all_there_is_has_250_series_at_most() -> None:
+    everything = [one for one in samples() if one.name.startswith("loadgate_")]
+    for_a_rate = [one for one in everything if "rate" in one.labels]
+    named = [one for one in everything if "client" in one.labels]
+    assert len(everything) - len(named) + 20 + 2 * len(for_a_rate) <= 250  # three rates, 20 clients
+    assert len({(one.name, frozenset(one.labels.items())) for one in everything}) == len(everything)
 
 
 def test_a_metric_that_was_renamed_is_found_from_both_sides() -> None:

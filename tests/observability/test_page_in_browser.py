@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.integrations.served import PATIENCE, Served
 from tests.observability.browser import Browser
@@ -40,6 +41,7 @@ def load(url: str) -> Generator[None]:
             thread.join()
 
 
+@pytest.mark.timeout(400)  # the first time the browser is downloaded
 def test_the_page_draws_what_happens_and_says_when_nobody_answers(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     with Browser(tmp_path) as browser:
