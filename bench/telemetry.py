@@ -23,10 +23,12 @@ from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from loadgate import AdmissionController, Policy, Rate
 from loadgate.decisions import Outcome, Reason, Refuse, Stage
+from loadgate.integrations.console.status import status_of
 from loadgate.integrations.decision_timer import DecisionTimer
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage
 from loadgate.integrations.witness import Witness
@@ -168,6 +170,25 @@ async def scrapes(rounds: int) -> None:
     print(f"of {len(quiet.cpu)} turns each")
 
 
+def live_views() -> tuple[float, float]:
+    """Seconds for one look of a live view, and for one refusal that is remembered."""
+    controller, _ = whole()
+    witness = Witness(logs=False)
+    refusal = Refuse(Stage.LIMIT, Reason.QUEUE_FULL, 1.0, 9.0, 8.0)
+    looks: list[float] = []
+    refusals: list[float] = []
+    for round_ in range(50):
+        began = time.thread_time()
+        msgspec.json.encode(status_of(controller, witness))
+        looks.append(time.thread_time() - began)
+        began = time.thread_time()
+        for number in range(SLICE):
+            # As many clients as an attack has: each comes once.
+            witness.refused(refusal, f"{round_}-{number}", 503, 0.0)
+        refusals.append((time.thread_time() - began) / SLICE)
+    return min(looks), min(refusals)
+
+
 def longest_step(registry: CollectorRegistry) -> float:
     """Seconds of the longest step of a scrape between two turns of the loop, the best of 20 tries.
 
@@ -214,6 +235,9 @@ def main() -> None:
     _, registry = whole()
     series = sum(len(family.samples) for family in registry.collect())
     print(f"{'series of a controller':28}{series:10}")
+    look, refused = live_views()
+    print(f"{'a refusal remembered':28}{refused * 1e6:10.3f} µs")
+    print(f"{'a look of a live view':28}{look * 1e3:10.3f} ms")
     anyio.run(scrapes, 1 if quick else 5)
     print(f"the longest step of a scrape by itself: {longest_step(registry) * 1e3:.3f} ms")
 
