@@ -4,12 +4,9 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from loadgate.admission import ENDED, RUNNING, WAITING, Admission, Ticket
 from loadgate.decisions import ADMIT, Outcome, Reason, Refuse, Wait
-from loadgate.limits.base import Limit
 from loadgate.shedding.depth import DepthRule
 from loadgate.telemetry import Telemetry
 from loadgate.waiting import WaitingRoom
@@ -357,102 +354,3 @@ def test_the_depth_of_a_survival_queue_settles_at_max_queue_times_the_overload()
             running = gate.ended_waits.pop() if gate.ended_waits else None
             next_finish = now + dice.expovariate(1.0) if running else float("inf")
     assert area / (20_000 - 200) == pytest.approx(41.0, rel=0.03)
-
-
-class Machine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, nobody is lost and nobody is counted twice."""
-
-    tickets: Bundle[Ticket] = Bundle("tickets")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.settable = admission(limit=2, max_wait=1.0, max_queue=2, max_depth=4)
-        self.now = 1000.0
-        self.arrived = 0
-        self.shrunk_below = False
-
-    @rule(
-        target=tickets,
-        level=st.integers(0, 2),
-        draw=st.floats(0, 1, exclude_max=True),
-        timeout=st.sampled_from([float("inf"), 0.5, 3.0, 0.0]),
-    )
-    def arrive(self, level: int, draw: float, timeout: float) -> Ticket:
-        ticket = Ticket(level=level, deadline=self.now + timeout)
-        self.gate.arrive(ticket, self.now, draw)
-        self.arrived += 1
-        return ticket
-
-    @rule(ticket=tickets, outcome=st.sampled_from(list(Outcome)))
-    def finish(self, ticket: Ticket, outcome: Outcome) -> None:
-        ran = ticket.state == RUNNING
-        assert self.gate.finish(ticket, self.now, outcome) == ran
-
-    @rule(ticket=consumes(tickets))
-    def leave(self, ticket: Ticket) -> None:
-        waited = ticket.state == WAITING
-        assert self.gate.leave(ticket, self.now) == waited
-        if not waited:
-            self.gate.finish(ticket, self.now, Outcome.CANCELLED)
-
-    @rule(ticket=tickets)
-    def expire(self, ticket: Ticket) -> None:
-        waited = ticket.state == WAITING
-        assert (self.gate.expire(ticket, self.now) is not None) == waited
-
-    @rule(limit=st.sampled_from([1, 2, 3, 10, float("nan"), 0]))
-    def move_the_limit(self, limit: Any) -> None:
-        self.settable.limit = limit
-        self.gate.stalled(self.now, 0.0)
-        self.shrunk_below = self.gate.in_flight > self.gate.places
-
-    @rule(seconds=st.floats(0, 2))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule()
-    def the_clock_steps_back(self) -> None:
-        self.now -= 5.0
-
-    @rule(places=st.integers(1, 4))
-    def the_policy_changes(self, places: int) -> None:
-        self.settable = Settable(places)
-        limit: Limit = self.settable
-        self.gate.change(self.now, limit, DepthRule(1.0, 2, 4), observe=False)
-        self.shrunk_below = self.gate.in_flight > self.gate.places
-
-    @rule()
-    def the_service_closes_and_opens_again(self) -> None:
-        self.gate.close(self.now)
-        self.gate.reopen(self.now)
-        self.shrunk_below = self.gate.in_flight > self.gate.places
-
-    @invariant()
-    def everyone_is_somewhere(self) -> None:
-        told = self.gate.telemetry
-        refused = sum(told.refused.values())
-        admitted = sum(told.admitted)
-        assert self.arrived == admitted + refused + told.left + self.gate.room.depth
-        assert admitted == sum(told.finished.values()) + self.gate.in_flight
-        assert told.busy(self.now, self.gate.in_flight) >= 0.0
-        full = self.gate.in_flight >= self.gate.places
-        assert full == (told.full_since >= 0 or told.full_since == self.now)
-        assert told.queued >= 0.0
-
-    @invariant()
-    def in_flight_is_within_the_limit_unless_the_limit_shrank(self) -> None:
-        if self.gate.in_flight <= self.gate.places:
-            self.shrunk_below = False
-        assert self.shrunk_below or self.gate.in_flight <= self.gate.places
-
-    @invariant()
-    def nobody_waits_while_a_place_is_free(self) -> None:
-        assert not (self.gate.room.depth and self.gate.in_flight < self.gate.places)
-
-    @invariant()
-    def the_limit_hears_one_finish_for_each_admit(self) -> None:
-        admits, finishes = self.settable.count("admit"), self.settable.count("finish")
-        assert admits - finishes == self.gate.in_flight
-
-
-TestMachine = Machine.TestCase

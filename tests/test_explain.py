@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from loadgate import Overloaded, RateLimited, Reason, Refuse, Stage
-from loadgate.explain import explain
+from loadgate.decisions import Quota
+from loadgate.explain import explain, recall, record
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -29,3 +32,42 @@ def test_the_exception_tells_what_the_decision_knew() -> None:
     assert error.retry_after == 2.5
     assert str(error) == error.explain() == explain(refusal)
     assert Overloaded(refusal).status == 503
+
+
+def test_a_share_of_the_places_is_another_matter_than_a_share_of_the_work() -> None:
+    usage = Refuse(Stage.LIMIT, Reason.FAIR_SHARE, 1.0, 12.5, 2.5)
+    places = Refuse(Stage.LIMIT, Reason.FAIR_SHARE, 1.0, 3, 2, "max_share")
+    assert "12.5 place-seconds" in explain(usage)
+    assert "queue.fair_by" in explain(usage)
+    assert "3 places, at most 2" in explain(places)
+    assert "concurrency.max_share" in explain(places)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_recorded_refusal_can_be_explained_again(reason: Reason) -> None:
+    refusal = Refuse(Stage.LIMIT, reason, 1.5, 123.25, 77.5, "mine")
+    text = json.dumps(record(refusal) | {"at": "noon"})
+    again = recall(json.loads(text))
+    assert again == refusal
+    assert explain(again) == explain(refusal)
+
+
+def test_one_that_can_never_pass_stays_so_on_record() -> None:
+    refusal = Refuse(Stage.RATE, Reason.RATE, float("inf"), 50.0, 10.0, "per-client")
+    again = recall(json.loads(json.dumps(record(refusal))))
+    assert again == refusal
+    assert "never" in explain(again)
+
+
+def test_the_key_of_a_client_is_not_on_record() -> None:
+    quota = Quota(False, 10.0, 10.0, 0.0, 1.0, "secret")
+    refusal = Refuse(Stage.RATE, Reason.RATE, 1.0, 1.0, 0.0, "per-client", quota)
+    assert "secret" not in json.dumps(record(refusal))
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"stage": "limit", "reason": "whim", "retry_after": 1.0}, {"stage": 7}]
+)
+def test_what_is_no_refusal_is_a_clear_error(nonsense: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"missing required field|Invalid enum|Expected"):
+        recall(nonsense)

@@ -93,7 +93,7 @@ class Accounts:
             if held > bound:
                 return held, bound
             holders.take(account, note.places)
-            note.holder = account
+            note.holder, note.holders = account, holders
         if self.reserves is not None:
             note.share = self.reserves.of(ticket.level)
         return None
@@ -122,9 +122,9 @@ class Accounts:
             self._leave(note)
 
     def _leave(self, note: Note) -> None:
-        if note.holder is not None and self.holders is not None:
-            self.holders.give_back(note.holder, note.places)
-        note.holder = None
+        if note.holder is not None and note.holders is not None:
+            note.holders.give_back(note.holder, note.places)
+        note.holder = note.holders = None
 
 
 def reserves_for(

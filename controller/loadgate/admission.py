@@ -15,6 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+import msgspec
+
 from loadgate.accounts import CONTENDED, Accounts
 from loadgate.decisions import ADMIT, Admit, Outcome, Reason, Refuse, Stage, Wait
 from loadgate.entrance import Entrance
@@ -426,7 +428,9 @@ class Admission:
             return self._wave_through(ticket, now, draw)
         accounts = self.accounts
         if accounts.careful and (passed := accounts.enter(ticket, self.places)) is not None:
-            return self._refuse(ticket, now, _LIMIT, Reason.FAIR_SHARE, *passed)
+            held, bound = passed
+            refusal = self._refuse(ticket, now, _LIMIT, Reason.FAIR_SHARE, held, bound)
+            return msgspec.structs.replace(refusal, subject="max_share")
         if self.contended and not self._contended_until - CONTENDED <= now < self._contended_until:
             self.contended = False
             self._set_open()
@@ -472,10 +476,11 @@ class Admission:
             self._contend(now)
         if self.places == self.learned:
             self.limit.on_wait(now)
-        self._follow_limit(now)
+        if self.in_flight < self.places or self.limit.limit != self.learned:
+            self._moved(now)  # places are gathered for it, or the limit heard of it and rose
         if ticket.state == WAITING:
             return Wait(ticket.until)
-        # The limit rose the moment it heard of a waiter: the wait is over before it began.
+        # The wait is over before it began.
         self.ended_waits.remove(ticket)
         return ADMIT if ticket.refusal is None else ticket.refusal
 

@@ -44,8 +44,8 @@ class Brakes:
     """
 
     __slots__ = (
-        "_brakes", "_changed", "_gauges", "_gauges_due", "_memory", "_memory_due", "enforced",
-        "factor", "memory_full", "memory_used",
+        "_brakes", "_changed", "_gauges", "_gauges_due", "_memory", "_memory_due", "_told",
+        "enforced", "factor", "memory_full", "memory_used",
     )  # fmt: skip
 
     def __init__(
@@ -60,10 +60,12 @@ class Brakes:
         self.factor = 1.0
         self.memory_used = 0
         self.memory_full = False
+        self._told = (1.0, False)
         self._gauges_due = self._memory_due = float("-inf")
+        self.enforced = True
         self.follow(signals)
 
-    def follow(self, signals: Signals) -> None:
+    def follow(self, signals: Signals, now: float = 0.0) -> None:
         """Go on with other settings; brakes whose target stays the same keep their factor."""
         before = self._brakes
         looks = signals.mode != "off"
@@ -83,6 +85,7 @@ class Brakes:
             name: before[name] if name in before and before[name].target == brake.target else brake
             for name, brake in wanted.items()
         }
+        self._tell(now)
 
     @property
     def gauged(self) -> bool:
@@ -107,15 +110,20 @@ class Brakes:
         if not self._gauges_due - PERIOD <= now < self._gauges_due:
             self._gauges_due = now + PERIOD
             changed = self._read_the_others(now) or changed
-        if changed:
-            factor = min((brake.factor for brake in self._brakes.values()), default=1.0)
-            if factor != self.factor:
-                self.factor = factor
-                self._changed(factor if self.enforced else 1.0, now)
+        if changed or self.memory_full != self._told[1]:
+            self._tell(now)
 
     def state(self) -> dict[str, BrakeState]:
         """What each brake says of itself, by name."""
         return {name: brake.state() for name, brake in self._brakes.items()}
+
+    def _tell(self, now: float) -> None:
+        """Whoever acts on it hears what the signals leave of the limit, and in which mode."""
+        self.factor = min((brake.factor for brake in self._brakes.values()), default=1.0)
+        told = self.factor if self.enforced else 1.0, self.memory_full
+        if told != self._told:
+            self._told = told
+            self._changed(told[0], now)
 
     def _read_memory(self, memory: Memory) -> None:
         used = memory.used()

@@ -270,7 +270,7 @@ class AdmissionController:
         self._follow_store(policy)
         old, self.policy = self.policy, policy
         remake_admission(self.admission, old, policy, self.clock())
-        self.brakes.follow(policy.signals)
+        self.brakes.follow(policy.signals, self.clock())
         self._follow_policy()
         self.wake()
 

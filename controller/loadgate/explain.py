@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from loadgate.decisions import Reason, Refuse
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+import msgspec
+
+from loadgate.decisions import Reason, Refuse, Stage
 
 # Each text names the numbers compared (observed, bound) and the setting that moves the outcome.
 _TEXTS = {
@@ -34,8 +40,9 @@ _TEXTS = {
         "everyone may wait up to {bound:g}."
     ),
     Reason.FAIR_SHARE: (
-        "its client was using more than its fair share while the service was full: "
-        "{observed:g} of at most {bound:g}."
+        "its client was using more than others while the service was full: it had used "
+        "{observed:.3g} place-seconds lately, a typical client {bound:.3g} (queue.fair_by says "
+        "whose usage is compared)."
     ),
     Reason.LOOP_LAG: (
         "the event loop is late: its last tick is {observed:.3f} s old, {bound:.3f} s are allowed "
@@ -53,9 +60,16 @@ _TEXTS = {
 }
 
 
+# A client may hold a share of the places; this one has another setting.
+_MAX_SHARE = (
+    "its client would have held {observed:g} places, at most {bound:g} may be "
+    "(concurrency.max_share)."
+)
+
+
 def explain(refusal: Refuse) -> str:
     """Say in words what `refusal` compared and which setting moves it."""
-    if refusal.retry_after == float("inf"):
+    if refusal.retry_after == inf:
         if refusal.reason is Reason.RATE and refusal.quota is None and not refusal.bound:
             return (
                 f"rate {refusal.subject!r} refuses whoever lacks the key that it counts, and this "
@@ -67,9 +81,47 @@ def explain(refusal: Refuse) -> str:
             f"above the most that can be had at once, {refusal.bound:g}. "
             "Lower the cost or raise the burst."
         )
-    return _TEXTS[refusal.reason].format(
+    text = _TEXTS[refusal.reason]
+    if refusal.reason is Reason.FAIR_SHARE and refusal.subject:
+        text = _MAX_SHARE
+    return text.format(
         subject=refusal.subject,
         observed=refusal.observed,
         bound=refusal.bound,
         retry_after=refusal.retry_after,
     )
+
+
+class _Recorded(msgspec.Struct):
+    stage: Stage
+    reason: Reason
+    retry_after: float | None
+    observed: float = 0.0
+    bound: float = 0.0
+    subject: str = ""
+
+
+def record(refusal: Refuse) -> dict[str, Any]:
+    """`refusal` as plain data that JSON can hold; infinity is None.
+
+    The quota stays out: it holds the client's key, and the explanation does not need it.
+    """
+    return {
+        "stage": refusal.stage.value,
+        "reason": refusal.reason.value,
+        "retry_after": None if refusal.retry_after == inf else refusal.retry_after,
+        "observed": refusal.observed,
+        "bound": refusal.bound,
+        "subject": refusal.subject,
+    }
+
+
+def recall(recorded: Mapping[str, Any]) -> Refuse:
+    """The refusal that `record` wrote down, to be explained again; more keys do no harm.
+
+    Raises:
+        ValueError: It is none; the message says what is wrong.
+    """
+    plain = msgspec.convert(dict(recorded), _Recorded)
+    wait = inf if plain.retry_after is None else plain.retry_after
+    return Refuse(plain.stage, plain.reason, wait, plain.observed, plain.bound, plain.subject)

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgate.decisions import Refuse
 from loadgate.shedding.fairness import Hand
-from loadgate.shedding.shares import ClassShare
+from loadgate.shedding.shares import ClassShare, Holders
 
 # Plain integers: the hot path compares them, and an IntEnum member costs a lookup each time.
 NEW: Final = 0
@@ -29,7 +29,8 @@ class Note(msgspec.Struct, eq=False, gc=False):
         expected: Place-seconds its client was charged when it asked.
         tag: Its start tag.
         share: The class that it is counted in, if classes have reserves.
-        holder: The client that it is counted for, if clients have a cap.
+        holder: The client that it is counted for, if clients have a cap,
+        holders: and in which books.
     """
 
     places: int = 1
@@ -38,6 +39,7 @@ class Note(msgspec.Struct, eq=False, gc=False):
     tag: float = 0.0
     share: ClassShare | None = None
     holder: str | bytes | None = None
+    holders: Holders | None = None
 
 
 class Ticket(msgspec.Struct, eq=False, gc=False):

@@ -300,6 +300,12 @@ def watch(context: typer.Context) -> None:
     _delegate("watch", context.args)
 
 
+@app.command(context_settings=_PASS_ON)
+def explain(context: typer.Context) -> None:
+    """Say in words why recorded requests were refused."""
+    _delegate("explain", context.args)
+
+
 def _delegate(name: str, arguments: list[str]) -> NoReturn:
     """Run the function `name` of the module of that name as a command of its own."""
     try:

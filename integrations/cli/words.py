@@ -53,6 +53,23 @@ def warnings(policy: Policy) -> list[str]:
         )
     elif policy.concurrency.mode == "off":
         found.append("The limit is off: nobody is refused when the service is full.")
+    if not policy.enabled:
+        found.append("enabled = false: everyone is admitted, rates and limit hold for nobody.")
+    if policy.queue.mode == "observe":
+        found.append(
+            "The queue only observes: whoever finds no place waits, however many wait already."
+        )
+    if policy.queue.max_refused is not None:
+        found.append(
+            f"At most {policy.queue.max_refused:.0%} of the arrivals are refused "
+            "(queue.max_refused): beyond that everyone is let through, which disables protection "
+            "when it is needed most."
+        )
+    if policy.signals.mode != "enforce":
+        found.append(
+            f"The signals are in mode {policy.signals.mode!r}: a late event loop or full memory "
+            "refuses nobody."
+        )
     if policy.signals.max_lag is None:
         found.append(
             "The event loop is not watched: handlers that burn CPU can make every answer late "

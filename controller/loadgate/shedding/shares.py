@@ -97,5 +97,6 @@ class Holders:
         else:
             self._held.pop(client, None)
 
-    def __len__(self) -> int:
-        return len(self._held)
+    def total(self) -> int:
+        """Places that all clients together hold or wait for."""
+        return sum(self._held.values())
