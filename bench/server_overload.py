@@ -80,6 +80,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         answers_per_cpu: Answers of any kind for each second of the server's processor time.
         busy: Processor time that the server got, per second. Near 1.0 at overload with work on the
             processor, or the machine was busy with something else and the figures are too low.
+        of_got: Goodput as a share of what this processor time could have done; NaN if the work is
+            not on the processor.
         rss: Peak memory of the server's largest process, in MB.
         lag: p99 of the generator's own lag in seconds.
     """
@@ -98,6 +100,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     refusal_p50: float
     answers_per_cpu: float
     busy: float
+    of_got: float
     rss: float
     lag: float
 
@@ -108,6 +111,7 @@ Connection = Literal["keep", "new"]
 async def measure(
     launch: Launch, service: str, arm: str, connection: Connection, rate: float, capacity: float,
     *, slo: float, seconds: float, seed: int, pin: bool, even: bool = False, cold: bool = True,
+    on_cpu: bool = False,
 ) -> Cell:  # fmt: skip
     """Start a server, offer it a rate, stop it.
 
@@ -132,13 +136,16 @@ async def measure(
             seed=seed,
             core=LOAD_CORE if pin else None,
         )
-        before = sum(used for used, _ in _processes(server.pid))
+        samples: list[tuple[float, float]] = []
+        watching = asyncio.create_task(_watch(server.pid, samples))
         result = await run_elsewhere(plan)
-        processes = list(_processes(server.pid))
+        ended = asyncio.get_running_loop().time()
+        watching.cancel()
+        rss = max((rss for _, rss in _processes(server.pid)), default=0.0)
     tally = result.tally(phase="measured")
-    whole = result.tally()
-    used = sum(one for one, _ in processes) - before
-    answered = sum(count for status, count in whole.statuses.items() if status.isdigit())
+    began = ended - result.elapsed + CALM + WARM_UP
+    used = _at(samples, began + seconds) - _at(samples, began)
+    answered = sum(count for status, count in tally.statuses.items() if status.isdigit())
     return Cell(
         service=service,
         arm=arm,
@@ -153,10 +160,24 @@ async def measure(
         statuses=tally.statuses,
         refusal_p50=tally.refusal_p50,
         answers_per_cpu=answered / used if used else 0.0,
-        busy=used / result.elapsed,
-        rss=max((rss for _, rss in processes), default=0.0),
+        busy=used / seconds,
+        of_got=tally.goodput * seconds / (capacity * used) if on_cpu and used else float("nan"),
+        rss=rss,
         lag=result.lag().p99,
     )
+
+
+async def _watch(session: int, samples: list[tuple[float, float]]) -> None:
+    """Note the processor time of a session, again and again."""
+    loop = asyncio.get_running_loop()
+    while True:
+        samples.append((loop.time(), sum(used for used, _ in _processes(session))))
+        await asyncio.sleep(0.1)
+
+
+def _at(samples: list[tuple[float, float]], time: float) -> float:
+    """The processor time at a moment, from the nearest sample."""
+    return min(samples, key=lambda sample: abs(sample[0] - time))[1]
 
 
 def _processes(session: int) -> Iterator[tuple[float, float]]:
@@ -185,7 +206,7 @@ def draw(cells: list[Cell], service: Service, slo: float) -> Table:
     table.add_column("arm")
     for column in (
         "goodput/s", "of possible", "200/s", "p50 ms", "p99 ms", "503/s", "503 p50 ms",
-        "gave up/s", "answers/CPU s", "busy", "MB", "lag ms",
+        "gave up/s", "answers/CPU s", "busy", "of got", "MB", "lag ms",
     ):  # fmt: skip
         table.add_column(column, justify="right")
     previous = ""
@@ -211,6 +232,7 @@ def draw(cells: list[Cell], service: Service, slo: float) -> Table:
                 f"{(sum(cell.statuses.values()) - answered) / total:.0f}",
                 f"{cell.answers_per_cpu:.0f}",
                 f"{cell.busy:.2f}",
+                "-" if isnan(cell.of_got) else f"{cell.of_got:.0%}",
                 f"{cell.rss:.0f}",
                 f"{cell.lag * 1e3:.1f}",
             )
@@ -269,6 +291,7 @@ async def run_all(
                     cell = await measure(
                         launch(), service, name, kind, factor * capacity, capacity,
                         slo=slo, seconds=seconds, seed=seed, pin=pin, cold=cold,
+                        on_cpu=service is Service.CPU,
                     )  # fmt: skip
                     cells.append(cell)
                     p99 = "-" if isnan(cell.p99) else f"{cell.p99 * 1e3:.0f} ms"

@@ -91,6 +91,8 @@ class AdmissionMiddleware:
             nothing (``off``).
         hold_background: Hold the permit until the application returns, so that background tasks
             after the last message count too.
+        streams: Whether a stream of server-sent events will ``hold`` its place to its end, or
+            ``release`` it when it begins: then only beginning one is limited.
         finish_uploads: Let the upload of each HTTP/2 request end before its response does, also
             when the application answers early (a 401, say) or fails. Hypercorn 0.18 loses the
             connection otherwise, its trio worker the process. Costs a pump for each HTTP/2
@@ -121,6 +123,7 @@ class AdmissionMiddleware:
         preflights: int = 16,
         websockets: Literal["handshake", "connection", "off"] = "handshake",
         hold_background: bool = False,
+        streams: Literal["hold", "release"] = "hold",
         finish_uploads: bool = False,
         max_buffer: int = _MAX_BUFFER,
         max_buffers: int = _MAX_BUFFERS,
@@ -132,6 +135,8 @@ class AdmissionMiddleware:
             raise ValueError(
                 f"websockets: {websockets!r} is none of 'handshake', 'connection', 'off'"
             )
+        if streams not in ("hold", "release"):
+            raise ValueError(f"streams: {streams!r} is neither 'hold' nor 'release'")
         for name, value in (
             ("preflights", preflights),
             ("max_buffer", max_buffer),
@@ -158,13 +163,16 @@ class AdmissionMiddleware:
         self._websockets = websockets
         self._hold_background = hold_background
         self._finish_uploads = finish_uploads
+        self._frees_streams = streams == "release"
         self._buffers = Buffers(max_buffer, max_buffers)
         self._max_drain = max_drain
         self._max_drain_time = max_drain_time
         self._pressure = Pressure()
         self._log = log
         self._logs_admitted = log is not None and log.admitted_every > 0
-        self._short = not (self._tells_quotas or self._logs_admitted or finish_uploads)
+        self._short = not (
+            self._tells_quotas or self._logs_admitted or finish_uploads or self._frees_streams
+        )
 
     @property
     def controller(self) -> AdmissionController:
@@ -382,6 +390,7 @@ class AdmissionMiddleware:
             exchange = Handshake(permit, receive, send, pump, self._websockets == "connection")
         else:
             exchange = Exchange(permit, receive, send, pump, self._hold_background)
+            exchange.frees_streams = self._frees_streams
             exchange.finishes = pump is not None and self._finish_uploads and is_multiplexed(scope)
         try:
             scope[PERMIT] = permit

@@ -42,6 +42,7 @@ class Exchange(msgspec.Struct):
         trailers: Whether trailers come after the body.
         shown: What the response shows, None for success.
         headers: The response's headers, to tell streams from documents.
+        frees_streams: Give the place back when a stream of events begins.
     """
 
     permit: Permit
@@ -57,6 +58,7 @@ class Exchange(msgspec.Struct):
     trailers: bool = False
     shown: Outcome | None = None
     headers: Iterable[Header] | None = None
+    frees_streams: bool = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """What the application gets as `send`."""
@@ -82,6 +84,8 @@ class Exchange(msgspec.Struct):
                 if self.gone or (self.pump is not None and self.pump.gone is not None):
                     # It left before the answer: the age is a bound of the latency, no more.
                     self.shown = _CANCELLED
+                if self.frees_streams:
+                    self._look_for_stream()
                 if self.extra is not None:
                     # A new list: the framework may have given one that it keeps.
                     headers = [*(message.get("headers") or ()), *self.extra]
@@ -147,6 +151,8 @@ class Exchange(msgspec.Struct):
         for name, value in self.headers or ():
             if name.lower() == b"content-type" and value.startswith(b"text/event-stream"):
                 self.shown = self.shown or _IGNORED
+                if self.frees_streams:
+                    self.permit.release(self.shown)
         self.headers = None
 
 

@@ -13,6 +13,7 @@ from tests.integrations.asgi_client import Exchange, Gate, call, controller, idl
 
 START: Any = {"type": "http.response.start", "status": 200, "headers": []}
 END: Any = {"type": "http.response.body", "body": b"ok"}
+EVENTS = (b"Content-Type", b"text/event-stream; charset=utf-8")
 UNFINISHED: Any = [[], [START], [START, {**END, "more_body": True}]]
 
 
@@ -160,10 +161,26 @@ async def test_the_status_tells_the_outcome(status: int, outcome: str) -> None:
 
 @pytest.mark.anyio
 async def test_server_sent_events_teach_nothing() -> None:
-    kind = (b"Content-Type", b"text/event-stream; charset=utf-8")
-    app = Scripted({**START, "headers": [kind]}, {**END, "more_body": True}, END)
+    app = Scripted({**START, "headers": [EVENTS]}, {**END, "more_body": True}, END)
     await call(app.layer)
     assert app.outcomes() == {"ignored": 1}
+
+
+@pytest.mark.anyio
+async def test_a_stream_of_events_may_give_its_place_back_when_it_begins() -> None:
+    more = {**END, "more_body": True}
+    app = Scripted({**START, "headers": [EVENTS]}, more, END)
+    layer = AdmissionMiddleware(app, app.gate, streams="release")
+    await call(layer)
+    assert app.in_flight == [0, 0, 0]
+    assert app.outcomes() == {"ignored": 1}
+    app.in_flight.clear()
+    app.messages = START, more, END
+    await call(layer)
+    assert app.in_flight == [1, 1, 0]
+    assert app.outcomes() == {"ignored": 1, "success": 1}
+    with pytest.raises(ValueError, match="streams"):
+        AdmissionMiddleware(app, app.gate, streams="drop")  # type: ignore[arg-type]  # the test
 
 
 @pytest.mark.parametrize("messages", UNFINISHED)
