@@ -55,6 +55,7 @@ PROBE: Final = 0.7
 PROBE_COST: Final = 0.004
 PROBE_PAUSE: Final = 40.0
 PROBE_RARELY: Final = 64.0
+PROBE_AT_ONCE: Final = 3
 PROBE_OFTEN: Final = 0.6
 PROBE_AGREES: Final = 0.1
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
@@ -110,6 +111,7 @@ class AdaptiveLimit(Paced):
         "_pressure",
         "_probe_factor",
         "_probe_rate",
+        "_probe_run",
         "_probe_start",
         "_probe_unloaded",
         "_probes",
@@ -139,6 +141,7 @@ class AdaptiveLimit(Paced):
         self._probe_start = 0.0
         self._probe_unloaded = 0.0
         self._probe_factor = 1.0
+        self._probe_run = 0  # probes since the service was found changed
         self._higher = False  # the probe under way goes up
         self._next_higher = -inf
         self._probe_rate = 0.0
@@ -164,6 +167,7 @@ class AdaptiveLimit(Paced):
             self._climbing = change is Change.FASTER
             self._next_probe = now if change is Change.SLOWER else now + 3.0 * latency
             self._probe_factor = 1.0
+            self._probe_run = 0
         probed, higher = self._probing, self._higher
         self._probing = self._higher = False
         self._steady = True
@@ -341,7 +345,8 @@ class AdaptiveLimit(Paced):
         took = now - self._probe_start
         cost = took * max(0.0, 1.0 - level / latency / levels.rate)
         pause = min(cost / PROBE_COST, PROBE_PAUSE * took * self._probe_factor)
-        if levels.low_weight <= WINDOW:
+        self._probe_run += 1
+        if levels.low_weight <= WINDOW and self._probe_run <= PROBE_AT_ONCE:
             pause = 0.0
         self._next_probe = now + max(pause, 10.0 * latency)
         if self._elastic(doubt=0.0)[1]:

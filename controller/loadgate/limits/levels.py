@@ -200,9 +200,12 @@ class Levels:
                 best = max(best, point.rate * (1.0 - 1.5 / sqrt(point.weight)))
         self.rate = best
         low = spent = 0.0
+        ceiling = UNLOADED_SHARE * best
         for point in points:
             # One request alone has nothing to share, whatever the throughput.
-            if point.rate > UNLOADED_SHARE * best and point.level >= 1.2:
+            if point.rate > ceiling and point.level >= 1.2:
+                if _outweighed(point, points, ceiling):
+                    continue
                 break
             low += point.weight
             spent += point.weight * point.level / point.rate
@@ -212,6 +215,16 @@ class Levels:
         self.unloaded = spent / low if low > 0.0 else lowest.level / lowest.rate
         flat = lowest.level < 0.65 * highest.level and lowest.rate > UNLOADED_SHARE * highest.rate
         self.flat = lowest.level if flat and not self.sure else None
+
+
+def _outweighed(point: _Point, points: list[_Point], ceiling: float) -> bool:
+    """Does a neighbour of four times the weight say that there is room at this level?"""
+    return any(
+        other.weight > 4.0 * point.weight
+        and other.rate <= ceiling
+        and NEAR_BELOW * point.level <= other.level <= NEAR_ABOVE * point.level
+        for other in points
+    )
 
 
 def _level(point: _Point) -> float:
