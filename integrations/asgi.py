@@ -286,9 +286,9 @@ class AdmissionMiddleware:
             return
         pump = ReceivePump(receive, self._buffers)
         if permit.state == WAITING:
-            pump.on_gone = partial(_leave_queue, permit)
+            pump.on_gone = permit.abandon
         if is_multiplexed(scope):
-            pump.on_full = partial(_end_wait, permit)
+            pump.on_full = permit.hurry
         try:
             await run_beside(pump, partial(self._settle, permit, scope, receive, send, pump))
         except BaseException:
@@ -417,25 +417,6 @@ class AdmissionMiddleware:
             if rate is not None and rate.mode == "enforce":
                 pairs.append((rate, quota))
         return quota_headers(pairs, self._contract, epoch=time.time())
-
-
-def _leave_queue(permit: Permit) -> None:
-    """The client of a waiting request has left."""
-    permit.abandon()
-    _wake(permit)
-
-
-def _end_wait(permit: Permit) -> None:
-    """A waiting request must not wait any longer."""
-    controller = permit.controller
-    controller.admission.expire(permit, controller.clock())
-    controller.wake()
-    _wake(permit)
-
-
-def _wake(permit: Permit) -> None:
-    if permit.event is not None:
-        permit.event.set()
 
 
 def _rate_named(policy: Policy, name: str) -> Rate | None:

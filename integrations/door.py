@@ -76,8 +76,8 @@ class Door:
     """Asks the rule for each request head and prepares what refused clients are told.
 
     Args:
-        controller: Whose loop this protects. The door follows its policy: without
-            `signals.max_lag`, or while the limit only observes, it is never closed.
+        controller: Whose loop this protects. The door follows it: without `signals.max_lag`,
+            while signals or limit only observe, and while it is bypassed, nobody is refused.
         exempt: What always passes, as for `AdmissionMiddleware` (a function is not possible:
             there is no scope yet).
         contract: How refusals are told; the same as the layer's.
@@ -120,7 +120,7 @@ class Door:
         self._answers: dict[int, tuple[bytes, bytes]] = {}
         self._passed = self._spared = self._answered = self._dropped = 0
         self._policy: Policy | None = None
-        self._enforced = False
+        self._follows = self._enforced = False
         self._level = 0
 
     def counts(self) -> DoorCounts:
@@ -206,12 +206,17 @@ class Door:
         if policy is not self._policy:
             self._policy = policy
             max_lag = policy.signals.max_lag
-            self._enforced = max_lag is not None and policy.concurrency.mode != "observe"
+            self._follows = (
+                max_lag is not None
+                and policy.signals.mode == "enforce"
+                and policy.concurrency.mode != "observe"
+            )
             if max_lag is not None:
                 self.rule.max_lag = max_lag
             classes = list(policy.priorities)
             # Nobody at the door says which class a request is of; it counts as most are.
             self._level = classes.index("default") if "default" in classes else len(classes) - 1
+        self._enforced = self._follows and not self._controller.admission.bypassed
         self.rule.look(now, self._useful())
 
     def _is_exempt(self, head: bytes) -> bool:

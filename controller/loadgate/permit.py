@@ -211,8 +211,21 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             self._refund(now)
         elif controller.admission.leave(self, now):
             self._refund(now)
+            if self.event is not None:
+                self.event.set()  # `settle` returns; there is nothing to wait for any more
         else:
             self.release(Outcome.CANCELLED)
+
+    def hurry(self) -> None:
+        """Wait no longer: be refused now, as at the end of the wait.
+
+        Harmless unless it waits in the queue.
+        """
+        controller = self.controller
+        if controller.admission.expire(self, controller.clock()) is not None:
+            controller.wake()
+            if self.event is not None:
+                self.event.set()
 
     def answered(self) -> None:
         """The first message of the answer leaves now: this is where latency ends."""

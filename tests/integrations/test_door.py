@@ -362,6 +362,7 @@ def test_a_policy_that_only_observes_or_ignores_lag_opens_the_door() -> None:
     for policy, enforced in (
         (Policy(), True),
         (Policy(signals=Signals(max_lag=None)), False),
+        (Policy(signals=Signals(mode="observe")), False),
         (Policy(concurrency=Concurrency(mode="observe")), False),
     ):
         door = Door(AdmissionController(policy))
