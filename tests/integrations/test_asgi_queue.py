@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from loadgate import Overloaded, Permit
 from loadgate.integrations.asgi import AdmissionMiddleware
 from tests.integrations.asgi_client import Exchange, Gate, call, controller, idle, scope, upload
 
@@ -400,3 +401,34 @@ async def test_an_application_that_fails_early_fails_after_the_upload() -> None:
     exchange.leave()
     await exchange()
     assert idle(gate)
+
+
+@pytest.mark.anyio
+async def test_a_waiting_permit_can_be_hurried_or_abandoned_from_outside() -> None:
+    busy = Busy()
+    ended: list[str] = []
+
+    async def wait(permit: Permit) -> None:
+        try:
+            await permit.settle()
+        except Overloaded as refusal:
+            ended.append(refusal.reason)
+        else:
+            ended.append("left")
+
+    hurried, abandoned = busy.gate.admit(), busy.gate.admit()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            for permit in (hurried, abandoned):
+                assert not permit.begin()
+                group.start_soon(wait, permit)
+            await anyio.wait_all_tasks_blocked()
+            hurried.hurry()
+            abandoned.abandon()
+    assert sorted(ended) == ["left", "wait_timeout"]
+    hurried.hurry()  # harmless by now
+    busy.holder.hurry()
+    busy.holder.release()
+    assert idle(busy.gate)
+    snapshot = busy.gate.snapshot()
+    assert (snapshot.left, snapshot.refused["wait_timeout"]) == (1, 1)
