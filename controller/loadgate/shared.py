@@ -141,7 +141,7 @@ def _between(path: str, value: float, low: float, high: float) -> None:
         raise PolicyError(path, f"must be between {low:g} and {high:g}, not {value:g}")
 
 
-class Charge:
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """What shared rates answered to a request that may go on, and the receipt for it.
 
     Attributes:
@@ -150,12 +150,9 @@ class Charge:
         receipt: What the store needs to give it back.
     """
 
-    __slots__ = ("quotas", "receipt", "source")
-
-    def __init__(self, quotas: tuple[Quota, ...], source: str, receipt: Any) -> None:
-        self.quotas = quotas
-        self.source = source
-        self.receipt = receipt
+    quotas: tuple[Quota, ...]
+    source: str
+    receipt: Any
 
 
 class StoreStats(msgspec.Struct, frozen=True):

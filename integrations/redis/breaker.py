@@ -21,7 +21,7 @@ LEAST_OPEN: Final = 0.25
 # Seconds between attempts: doubled from the first to the last, each 20 % longer or shorter so
 # that a fleet does not come back at one moment.
 FIRST_PAUSE: Final = 0.1
-LAST_PAUSE: Final = 2.0
+LAST_PAUSE: Final = 1.0
 SPREAD: Final = 0.2
 
 

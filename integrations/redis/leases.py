@@ -48,14 +48,15 @@ class Lease:
         wanted: Units that requests wait for.
         asked_at: When the question under way was sent; None if there is none.
         flight: What carries it.
+        spent: Units spent since the last question.
         used_at: When something was spent last.
     """
 
     __slots__ = (
         "_back", "_overdraft", "_rate", "_scale", "_seen", "_sent_debt", "_silent_until",
-        "_since", "_spent", "_term",
+        "_since", "_term",
         "asked_at", "credit", "debt", "denied_until", "flight", "left", "low", "processes",
-        "renew_at", "retry_at", "until", "used_at", "wanted",
+        "renew_at", "retry_at", "spent", "until", "used_at", "wanted",
     )  # fmt: skip
 
     def __init__(self, scale: Scale, term: float, overdraft: int = 0) -> None:
@@ -68,7 +69,7 @@ class Lease:
         self._seen = 0
         self._sent_debt = 0
         self._since = -math.inf
-        self._spent = 0
+        self.spent = 0
         self.asked_at: float | None = None
         self.flight: Any = None
         self.credit = 0
@@ -91,7 +92,7 @@ class Lease:
             self.debt += units
         else:
             return False
-        self._spent += units
+        self.spent += units
         self.used_at = now
         return True
 
@@ -104,7 +105,7 @@ class Lease:
         if spent_at < self._since:
             self._back += units
             return
-        self._spent = max(0, self._spent - units)
+        self.spent = max(0, self.spent - units)
         if now < self.until:
             self.credit += units
 
@@ -153,11 +154,11 @@ class Lease:
             self.credit = 0
         passed = now - self._since
         # A demand that has only begun is not in the mean yet: twice what was spent since.
-        sudden = 2.0 * self._spent if passed < period else 0.0
+        sudden = 2.0 * self.spent if passed < period else 0.0
         if passed > 0.0:
             fresh = 1.0 - (1.0 - _FRESH) ** (min(passed, self._term) / period)
-            self._rate += (self._spent / max(passed, period) - self._rate) * fresh
-        self._since, self._spent = now, 0
+            self._rate += (self.spent / max(passed, period) - self._rate) * fresh
+        self._since, self.spent = now, 0
         back, self._back = self._back, 0
         if leave:
             back, self.credit = back + self.credit, 0

@@ -37,8 +37,8 @@ class Leases:
     """
 
     __slots__ = (
-        "_head", "_keys", "_link", "_process", "_swept", "_tail", "held", "overdraft", "rate",
-        "scale", "term", "unit",
+        "_head", "_keys", "_link", "_process", "_swept", "_tail",
+        "allowed", "held", "overdraft", "rate", "scale", "seconds_of_unit", "term", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,8 @@ class Leases:
         self.rate = rate
         self.scale = scale
         self.unit = scale.unit
+        self.seconds_of_unit = 1e-6 / scale.a
+        self.allowed = 0  # by the short way of `RedisStore.ask`
         self.term = term
         self.overdraft = round(overdraft * scale.unit)
         self.held: dict[Key, Lease] = {}

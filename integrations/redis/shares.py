@@ -88,9 +88,14 @@ class Share:
 
     def stats(self) -> RateStats:
         """What it has done, under the operator's numbers."""
-        rate = self.rate
+        rate, told = self.rate, self.member.stats()
+        leased = self.leases.allowed if self.leases is not None else 0
         return msgspec.structs.replace(
-            self.member.stats(), limit=rate.limit, per=rate.per, burst=rate.burst
+            told,
+            limit=rate.limit,
+            per=rate.per,
+            burst=rate.burst,
+            allowed=told.allowed + leased,
         )
 
 

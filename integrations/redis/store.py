@@ -107,6 +107,7 @@ class RedisStore:
         self._shares: dict[str, Share] = {}
         self._active: list[Share] = []
         self._lone: Leases | None = None
+        self._monotonic = clock is time.monotonic
         self._nodes_due = 0.0
         self._nodes_script = Script.read("nodes.lua")
         self._link = Link(
@@ -179,6 +180,8 @@ class RedisStore:
         else:
             if share.leases is not None:
                 share.leases.leave(time.monotonic())
+                share.member.allowed += share.leases.allowed
+                self._decisions["lease"] += share.leases.allowed
                 share.leases = None
             share.change(rate, self._keys, store.failure(rate.name), part, now)
         # Windows have no level that could be leased: they are decided strictly.
@@ -199,18 +202,35 @@ class RedisStore:
 
     def ask(self, client: Client, cost: float, now: float) -> Charge | Refuse | Question:
         """Charge all shared rates that apply, or none; see `SharedRates.ask`."""
-        asked = time.monotonic()
+        asked = now if self._monotonic else time.monotonic()
         lone = self._lone
         if lone is not None and type(client) is str:
             lease = lone.held.get(client)
-            units = lone.unit if cost == 1.0 else lone.scale.units(cost)
-            if lease is not None and lease.spend(units, asked):
-                if lease.due(asked):
-                    lone.ask(client, lease, lone.unit)
-                self._active[0].member.allowed += 1
-                self._decisions["lease"] += 1
-                quota = lone.quota(client, lease, cost, asked, allowed=True)
-                return Charge((quota,), "lease", (lease, units, asked))
+            if lease is not None and asked < lease.until:
+                # `Lease.spend`, `Lease.due` and `Leases.quota` written out: calls cost as much.
+                units = lone.unit if cost == 1.0 else lone.scale.units(cost)
+                credit = lease.credit - units
+                if credit >= 0 and not lease.debt:
+                    lease.credit = credit
+                    lease.spent += units
+                    lease.used_at = asked
+                    lone.allowed += 1
+                    if (credit < lease.low or asked >= lease.renew_at) and lease.due(asked):
+                        lone.ask(client, lease, lone.unit)
+                    left = lease.left + credit
+                    rate = lone.rate
+                    quota = Quota(
+                        True,
+                        rate.burst,
+                        left / lone.unit,
+                        (lone.scale.c - left) * lone.seconds_of_unit,
+                        0.0,
+                        client,
+                        cost,
+                        asked,
+                        rate.name,
+                    )
+                    return Charge((quota,), "lease", (lease, units, asked))
         entries: list[Entry] = []
         local: list[Leased] = []
         for share in self._active:
@@ -525,7 +545,7 @@ class RedisStore:
         return StoreStats(
             state=breaker.state,
             connected=link.connected,
-            decisions=dict(self._decisions),
+            decisions={**self._decisions, "lease": self._decisions["lease"] + self._allowed()},
             troubles=dict(self._troubles),
             incidents=breaker.incidents,
             away=breaker.away(time.monotonic()),
@@ -543,6 +563,10 @@ class RedisStore:
             wait=self._wait.freeze(),
             rates={name: share.stats() for name, share in self._shares.items()},
         )
+
+    def _allowed(self) -> int:
+        """Decisions of the short way through the leases."""
+        return sum(share.leases.allowed for share in self._active if share.leases is not None)
 
 
 def _part(store: Store, nodes: int) -> float:

@@ -22,6 +22,9 @@ _MOST_UNITS: Final = 2**52
 # Finer than any sensible cost; costs are rounded to one part in a million of a cost unit.
 _FINEST: Final = 10**6
 
+# A rate that is no short fraction is kept to one part in a million: a request a year or so.
+_CLOSE: Final = Fraction(1, 10**6)
+
 # A log keeps one entry of about 100 bytes for each cost unit, and every read walks past the
 # expired ones: a server is held up by larger ones.
 _LONGEST_LOG: Final = 10_000
@@ -102,9 +105,10 @@ def _bucket(kind: int, rate: Rate) -> Scale:
     speed = Fraction(repr(rate.limit)) / (Fraction(repr(rate.per)) * 10**6)
     burst = Fraction(repr(rate.burst))
     most = math.floor(_MOST_UNITS / burst)
-    if most < 1 or speed.denominator > most:
+    exact = speed
+    if speed.denominator > most:
         speed = speed.limit_denominator(max(1, most))
-    if speed <= 0:
+    if abs(speed - exact) > exact * _CLOSE or most < 1:
         raise PolicyError(
             "burst",
             f"{rate.burst:g} is too large beside {rate.limit:g} per {rate.per:g} seconds: a shared "
