@@ -148,6 +148,13 @@ class AdmissionMiddleware:
                 raise ValueError(f"{name}: {value!r} is not a number of at least 0")
         check_request(1.0 if callable(cost) else cost, None if callable(timeout) else timeout)
         self.app = app
+        if not callable(app) or isinstance(app, Policy | AdmissionController):
+            raise TypeError(f"app must be an ASGI application, not {app!r:.100}")
+        if not isinstance(controller, AdmissionController | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise TypeError(
+                f"controller must be an AdmissionController or a Policy, not {controller!r:.100}; "
+                "Policy.from_toml(path) reads a file"
+            )
         self._policy = controller if isinstance(controller, Policy) else None
         self._controller = controller if isinstance(controller, AdmissionController) else None
         self._by_loop: WeakKeyDictionary[Any, AdmissionController] = WeakKeyDictionary()

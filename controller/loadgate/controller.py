@@ -70,6 +70,11 @@ class AdmissionController:
         gauges: Mapping[str, Gauge] | None = None,
     ) -> None:
         self.policy: Policy = policy if policy is not None else Policy()
+        if not isinstance(self.policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise TypeError(
+                f"policy must be a Policy, not {policy!r:.100}; Policy.from_toml(path) reads a "
+                "file, Policy.from_mapping(mapping) takes plain data"
+            )
         self.name = name
         self.clock = clock
         self.draw = draw

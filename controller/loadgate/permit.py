@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, get_running_loop
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -82,6 +83,10 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 controller.count_rate_refusal(self, charged)
                 raise RateLimited(charged)
             self.quotas = charged
+        elif type(self.client) is not str and not is_client(self.client):
+            raise TypeError(
+                f"client must be str, bytes, a mapping or None, not {self.client!r:.100}"
+            )
         if now - controller.watch.last > controller.look_after:
             self._look_around(loop, now)
         if controller.shared is not None and not controller.admission.bypassed:
@@ -252,6 +257,20 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             if controller.settles or admission.draining:
                 controller.after_release(self, now, shown)
 
+    def __bool__(self) -> bool:
+        """A permit says nothing about admission before it is entered, so it has no truth then.
+
+        Raises:
+            UsageError: It was not entered yet: ``if controller.try_admit():`` decides nothing.
+        """
+        if self.state == NEW:
+            raise UsageError(
+                "a permit decides nothing until it is entered: write "
+                "`with controller.try_admit(...)` or `async with controller.admit(...)`, "
+                "which raise RateLimited or Overloaded"
+            )
+        return True
+
     # -- context managers ------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -312,6 +331,11 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         if self.charge is not None and self.controller.shared is not None:
             self.controller.shared.refund(self.charge)
             self.charge = None
+
+
+def is_client(client: Any) -> bool:
+    """Whether rates could count it: checked also where none does, so that the first may come."""
+    return client is None or isinstance(client, str | bytes | Mapping)
 
 
 def outcome_of(kind: type[BaseException]) -> Outcome:
