@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup ## Show loadgate protecting a real service under real load (one minute)
 	@$(BIN)/loadgate demo
 
-test: lint types unit ## Run everything that CI runs
+test: lint types smoke unit ## Run everything that CI runs
 
 lint: setup ## Check style
 	$(BIN)/ruff check .
@@ -31,6 +31,9 @@ lint: setup ## Check style
 types: setup ## Check types, strictly, with both checkers
 	$(BIN)/mypy
 	$(BIN)/pyright
+
+smoke: setup ## Judge the adaptive limit on one seed of every scenario (a minute or two)
+	$(BIN)/python -m bench.limits --smoke
 
 unit: setup ## Run every test, on asyncio, uvloop and trio
 	$(BIN)/python -m pytest
@@ -41,6 +44,15 @@ format: setup ## Format the code
 
 bench: setup ## Measure the cost of one decision
 	$(BIN)/python -m bench.decision
+
+bench-limits: setup ## Judge every limit on ten seeds, write docs/benchmark.md (most of an hour)
+	$(BIN)/python -m bench.limits --seeds 10 --write
+
+bench-rates: setup ## Measure the rates beside their peers (ten minutes)
+	$(BIN)/python -m bench.rates
+
+bench-servers: setup ## Offer a real server up to 50 times its capacity (many minutes)
+	$(BIN)/python -m bench.server_overload
 
 dashboards: setup ## Write the dashboards and rules again from their code
 	$(BIN)/python -W ignore -m loadgate.dashboards.source
