@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint types unit format bench dashboards pictures clean
+.PHONY: help setup demo test lint types smoke unit format bench bench-limits bench-rates bench-servers dashboards pictures clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ bench: setup ## Measure the cost of one decision
 	$(BIN)/python -m bench.decision
 
 bench-limits: setup ## Judge every limit on ten seeds, write docs/benchmark.md (most of an hour)
-	$(BIN)/python -m bench.limits --seeds 10 --write
+	$(BIN)/python -m bench.limits --seeds 10 --tuned --write
 
 bench-rates: setup ## Measure the rates beside their peers (ten minutes)
 	$(BIN)/python -m bench.rates
