@@ -64,7 +64,7 @@ class Acceptor:
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         listener.listen(max(backlog, BACKLOG))
-        self._loop.add_reader(listener, self._accept)
+        self._loop.add_reader(listener, self.accept)
 
     def close(self) -> None:
         """Stop listening."""
@@ -73,7 +73,8 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         self._listener.close()
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Take all connections that wait, up to a bound."""
         for _ in range(_A_TURN):
             try:
                 peer, _ = self._listener.accept()
@@ -91,7 +92,7 @@ class Acceptor:
 
     def _resume(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._listener, self._accept)
+        self._loop.add_reader(self._listener, self.accept)
 
     def _meet(self, peer: socket.socket) -> None:
         connection = self._connection()
