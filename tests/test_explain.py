@@ -71,3 +71,23 @@ def test_the_key_of_a_client_is_not_on_record() -> None:
 def test_what_is_no_refusal_is_a_clear_error(nonsense: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"missing required field|Invalid enum|Expected"):
         recall(nonsense)
+
+
+def test_numbers_are_said_as_people_say_them() -> None:
+    nearly = Refuse(Stage.RATE, Reason.RATE, 0.5, 1.0, 1.30495e-06, "a")
+    assert "asked for 1 and 0 were available" in explain(nearly)
+    almost = Refuse(Stage.RATE, Reason.RATE, 0.5, 1.0, 0.99999, "a")
+    assert "asked for 1 and 0.999 were available" in explain(almost)
+    memory = Refuse(Stage.LIMIT, Reason.MEMORY, 0.5, 5e8, 536870912.0)
+    assert "500000000 bytes are used, 536870912 are allowed" in explain(memory)
+
+
+def test_a_timeout_that_is_over_has_nothing_left_to_compare() -> None:
+    text = explain(Refuse(Stage.LIMIT, Reason.DEADLINE, 0.5, 0.25, -1.0))
+    assert "its own timeout was already over" in text
+    assert "-1" not in text
+
+
+def test_the_bound_of_a_wait_is_named() -> None:
+    text = explain(Refuse(Stage.LIMIT, Reason.WAIT_TIMEOUT, 0.5, 0.1, 0.1))
+    assert "may wait 0.100 s (queue.max_wait;" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
+from math import floor, inf
 from typing import Any
 
 import msgspec
@@ -14,30 +14,30 @@ from loadgate.decisions import Reason, Refuse, Stage
 _TEXTS = {
     Reason.RATE: (
         "rate {subject!r} has nothing left for this client: it asked for {observed:g} and "
-        "{bound:g} were available. It may return in {retry_after:.3f} s. "
+        "{bound} were available. It may return in {retry_after:.3f} s. "
         "To allow more, raise the rate or its burst."
     ),
     Reason.QUEUE_FULL: (
-        "the service is full and so is the queue: {observed:g} were waiting, at most {bound:g} "
+        "the service is full and so is the queue: {observed} were waiting, at most {bound} "
         "may. More capacity helps; raising queue.max_depth or queue.max_wait only makes "
         "answers later."
     ),
     Reason.QUEUE_SHED: (
-        "the service is full and the queue is longer than planned: {observed:g} were waiting, "
-        "everyone may wait up to {bound:g}, above it a share of the arrivals is refused. "
+        "the service is full and the queue is longer than planned: {observed} were waiting, "
+        "everyone may wait up to {bound}, above it a share of the arrivals is refused. "
         "More capacity helps; queue.max_queue moves the threshold."
     ),
     Reason.WAIT_TIMEOUT: (
         "no place became free in time: it waited {observed:.3f} s and may wait {bound:.3f} s "
-        "(queue.max_wait, or what was left of its own timeout)."
+        "(queue.max_wait; its own timeout was longer, or it had none)."
     ),
     Reason.DEADLINE: (
         "it could not be answered in time any more: {observed:.3f} s are expected, {bound:.3f} s "
         "remained of its timeout. Nothing was started."
     ),
     Reason.PRIORITY: (
-        "a request of a higher priority needed its place in the queue: {observed:g} were waiting, "
-        "everyone may wait up to {bound:g}."
+        "a request of a higher priority needed its place in the queue: {observed} were waiting, "
+        "everyone may wait up to {bound}."
     ),
     Reason.FAIR_SHARE: (
         "its client was using more than others while the service was full: it had used "
@@ -49,21 +49,23 @@ _TEXTS = {
         "(signals.max_lag). Handlers block the loop; move CPU work off it or add processes."
     ),
     Reason.MEMORY: (
-        "memory is nearly exhausted: {observed:g} bytes are used, {bound:g} are allowed "
+        "memory is nearly exhausted: {observed} bytes are used, {bound} are allowed "
         "(signals.max_memory)."
     ),
     Reason.STORE_UNAVAILABLE: (
         "the shared store of rate {subject!r} did not answer within {bound:.3f} s and the rate "
         "is set to refuse in that case (on_failure)."
     ),
-    Reason.DRAINING: "the service is shutting down and admits nobody; {observed:g} still run.",
+    Reason.DRAINING: "the service is shutting down and admits nobody; {observed} still run.",
 }
 
 
+# Nothing remained, so there is no second number to compare.
+_OVER = "its own timeout was already over, so its answer would be worthless. Nothing was started."
+
 # A client may hold a share of the places; this one has another setting.
 _MAX_SHARE = (
-    "its client would have held {observed:g} places, at most {bound:g} may be "
-    "(concurrency.max_share)."
+    "its client would have held {observed} places, at most {bound} may be (concurrency.max_share)."
 )
 
 
@@ -84,12 +86,28 @@ def explain(refusal: Refuse) -> str:
     text = _TEXTS[refusal.reason]
     if refusal.reason is Reason.FAIR_SHARE and refusal.subject:
         text = _MAX_SHARE
+    if refusal.reason is Reason.DEADLINE and refusal.bound <= 0.0:
+        text = _OVER
     return text.format(
         subject=refusal.subject,
-        observed=refusal.observed,
-        bound=refusal.bound,
+        observed=_Number(refusal.observed),
+        bound=_Number(refusal.bound),
         retry_after=refusal.retry_after,
     )
+
+
+class _Number(float):
+    """Written without a format: at most three decimals, cut and not rounded, never an exponent.
+
+    Cut, because "asked for 1 and 1 were available" would be no reason to refuse.
+    """
+
+    def __str__(self) -> str:
+        cut = floor(self * 1000.0) / 1000.0 if abs(self) < 1e12 else float(self)
+        return f"{cut:.15g}"
+
+    def __format__(self, spec: str) -> str:
+        return super().__format__(spec) if spec else str(self)
 
 
 class _Recorded(msgspec.Struct):

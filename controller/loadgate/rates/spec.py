@@ -182,7 +182,9 @@ def parse(text: str) -> tuple[float, float, float | None]:
     unit = found["unit"].lower()
     seconds = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
     if seconds is None:
-        raise PolicyError("rate", f"{found['unit']!r} is no unit of time{_nearest(unit, _UNITS)}")
+        known = "millisecond (ms), second (s), minute (m), hour (h), day (d)"
+        near = _nearest(unit, _UNITS)
+        raise PolicyError("rate", f"{found['unit']!r} is no unit of time{near}; one of {known}")
     per = float(found["count"] or 1) * seconds
     return float(found["limit"]), per, float(found["burst"]) if found["burst"] else None
 
