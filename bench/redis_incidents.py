@@ -62,6 +62,7 @@ async def incident(url: str, budget: float, name: str, act: Act, patience: float
     store = RedisStore(policy, clock=time.monotonic, draw=random.random, name="bench")
     await store.open()
     seen = Seen()
+    began = time.monotonic()
 
     async def load(number: int) -> None:
         while True:

@@ -124,6 +124,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             self.abandon()
             raise
         self.asked = None
+        if self.state != _ASKING:
+            return  # abandoned from outside meanwhile
         self.state = NEW
         self._go_on(answer, controller.clock())
 

@@ -58,6 +58,9 @@ _BEAT: Final = 1.0
 # Round trips: from a Unix socket to a budget of a second.
 _EDGES: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
+# The answer to a request that no shared rate concerns, or that has gone.
+NOTHING: Final = Charge((), "none", None)
+
 _SOURCES: Final = ("store", "cache", "lease", "emergency", "open", "closed", "none")
 _TROUBLES: Final = (
     "timeout", "lost", "failed", "stale", "open", "saturated", "closed", "wrong_type",
@@ -252,7 +255,7 @@ class RedisStore:
             entries.append((share, subject, share.key(subject), share.item(cost)))
         if not entries and not local:
             self._decisions["none"] += 1
-            return Charge((), "none", None)
+            return NOTHING
         if self._denied and entries:
             refusal = self._still_denied(entries, cost, asked)
             if refusal is not None:
@@ -328,6 +331,9 @@ class RedisStore:
                 self._decisions["lease"] += 1
                 question.decided = False
                 return refusal
+            if question.decided is not None:
+                unspend(question)
+                return NOTHING
             if not question.spent:
                 return self._fall_back(question, self._clock())
             if question.entries:
@@ -335,6 +341,8 @@ class RedisStore:
         for ask, _ in question.parts:
             await ask.wait()
         self._wait.add(time.monotonic() - question.asked)
+        if question.decided is not None:
+            return NOTHING  # abandoned meanwhile
         for ask, _ in question.parts:
             # Looked at again: the answer may have come in the turn in which the wait ended.
             if ask.answer is None or ask.answer[0] == WRONG_TYPE:

@@ -176,13 +176,13 @@ def test_the_breaker_opens_on_silence_and_closes_after_probes() -> None:
     assert not breaker.failed(0.0, "one")
     breaker.answered()
     assert [breaker.failed(0.0, "x") for _ in range(3)] == [False, False, True]
-    assert breaker.state == "open"
+    assert str(breaker.state) == "open"
     assert not breaker.trip(0.1, "again")
     assert breaker.incidents == 1
     assert [breaker.probed(0.1) for _ in range(PROBES)] == [False] * PROBES
-    assert breaker.state == "half-open"
+    assert str(breaker.state) == "half-open"
     assert breaker.probed(LEAST_OPEN)
-    assert breaker.state == "closed"
+    assert str(breaker.state) == "closed"
     assert breaker.away(9.0) == pytest.approx(LEAST_OPEN)
 
 

@@ -175,6 +175,27 @@ async def test_whoever_leaves_while_the_store_is_asked_gets_the_charge_back(
         assert await admitted(controller, "a", 5) == 3
 
 
+async def test_abandoned_from_outside_while_the_store_is_asked_it_never_runs(
+    server: Server,
+) -> None:
+    for mode in ("strict", "local"):
+        async with AdmissionController(shared(server.url, "3/hour", mode=mode)) as controller:
+            for number in range(10):
+                # What was leased in vain is there for the client's next request.
+                permit = controller.admit(client="a" if mode == "strict" else f"a{number}")
+                assert not permit.begin()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(permit.settle)
+                    await anyio.lowlevel.checkpoint()
+                    permit.abandon()
+                permit.release()
+            assert controller.snapshot().in_flight == 0
+            assert controller.snapshot().admitted == 0
+            await until("the end", lambda c=controller: not c.snapshot().store.waiting)
+            await admitted(controller, "somebody else")
+            assert await admitted(controller, "a", 5) == 3
+
+
 async def test_rates_that_count_failures_are_shared(server: Server) -> None:
     policy = shared(
         server.url,
