@@ -145,10 +145,10 @@ def greedy_tenant(seed: int) -> Iterator[Row]:
     without = _tenants(play(together, seed, unfair), together, seed)
     yield Row("B14", "tenants' goodput when clients are not compared", float(without.mean()))
     work = requests(together, seed)
-    assert work.keys is not None
-    shared = replace(work, keys=[_address(key) for key in work.keys])
+    named = [key or "" for key in work.keys or ()]
+    shared = replace(work, keys=[_address(key) for key in named])
     record = play(together, seed, KNEE, shared)
-    by_key = np.asarray(work.keys)
+    by_key = np.asarray(named)
     behind = np.isin(by_key, [f"tenants-{n}" for n in range(20)])
     late = record.times > _SETTLING
     for what, chosen in (("behind its address", behind), ("elsewhere", ~behind)):

@@ -4,46 +4,38 @@ It is synchronous: numbers go in, decisions come out, and whoever drives it (the
 the simulator) does the waiting. A ticket moves NEW → RUNNING → ENDED, or NEW → WAITING →
 RUNNING | ENDED, and each move happens once: whoever comes second finds the ticket elsewhere
 and does nothing. That is what makes a timeout that races a grant harmless.
-
-The short way in and out, `start` and `finish`, is for those who find a free place while nobody
-contends. `open` is how it is told: it is the number of places, and 0 whenever everyone must go
-the long way through `join`, because shares are compared or places are being gathered.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Final
 
 import msgspec
 
 from loadgate.accounts import CONTENDED, Accounts
-from loadgate.decisions import ADMIT, Admit, Outcome, Reason, Refuse, Stage, Wait
+from loadgate.decisions import ADMIT, Admit, Reason, Refuse, Stage, Wait
 from loadgate.entrance import Entrance
 from loadgate.limits.base import Limit
+from loadgate.places import Places
 from loadgate.shedding.depth import DepthRule
 from loadgate.shedding.laws import Law, Survival
 from loadgate.shedding.refused_share import RefusedShare
 from loadgate.shedding.retry import RetryAfter
 from loadgate.telemetry import Telemetry
-from loadgate.ticket import ENDED, NEW, RUNNING, WAITING, Note, Ticket
+from loadgate.ticket import ENDED, NEW, RUNNING, WAITING, Ticket
 from loadgate.waiting import WaitingRoom
 
 __all__ = ["ENDED", "NEW", "RUNNING", "WAITING", "Admission", "Ticket"]
 
 _INF: Final = float("inf")
 # Looking up a member of an enum costs as much as a comparison.
-_SUCCESS: Final = Outcome.SUCCESS
 _LIMIT: Final = Stage.LIMIT
 _SHED: Final = Stage.SHED
 _DEADLINE: Final = Reason.DEADLINE
 _FULL: Final = Reason.QUEUE_FULL
 
-# No event loop holds this many requests: everyone is let in.
-_EVERYONE: Final = 1_000_000_000
 
-
-class Admission:
+class Admission(Places):
     """Places under a moving limit, and a bounded queue in front of them.
 
     Args:
@@ -59,40 +51,10 @@ class Admission:
     Attributes:
         ended_waits: Tickets whose wait has ended (RUNNING or refused) since the caller last
             looked. The caller takes them out and wakes whoever waits for them.
-        in_flight: Places taken.
-        places: The limit as it is enforced now; 0 while draining.
-        learned: The limit as it was last read, without brakes.
-        brake: What signals leave of it, in (0, 1].
-        open: Places that `start` gives without asking anything else.
-        draining: Whether `close` was called.
-        bypassed: Whether everyone is let through, whatever the limit says.
-        contended: Whether somebody with a name waited or was refused lately.
         cap: A bound on the share of arrivals that may be refused, None for none.
     """
 
-    __slots__ = (
-        "_contended_until",
-        "_extra",
-        "_gathering",
-        "_retry",
-        "accounts",
-        "brake",
-        "bypassed",
-        "cap",
-        "contended",
-        "drain",
-        "draining",
-        "ended_waits",
-        "entrance",
-        "in_flight",
-        "learned",
-        "limit",
-        "observe",
-        "open",
-        "places",
-        "room",
-        "telemetry",
-    )  # fmt: skip
+    __slots__ = ("_retry", "cap", "ended_waits", "room")
 
     def __init__(
         self,
@@ -106,29 +68,14 @@ class Admission:
         accounts: Accounts | None = None,
         retry: RetryAfter | None = None,
     ) -> None:
-        self.limit = limit
+        accounts = accounts if accounts is not None else Accounts()
+        law = rule if rule is not None else Survival()
+        super().__init__(limit, Entrance(depth, law, room, accounts), accounts, telemetry)
         self.room = room
-        self.telemetry = telemetry
         self.observe = observe
-        self.accounts = accounts if accounts is not None else Accounts()
-        self.entrance = Entrance(
-            depth, rule if rule is not None else Survival(), room, self.accounts
-        )
-        self.drain = self.entrance.drain
         self._retry = retry if retry is not None else RetryAfter()
         self.cap: RefusedShare | None = None
-        self.draining = False
-        self.bypassed = False
-        self.contended = False
-        self._contended_until = 0.0
-        self._gathering = False
-        self._extra = 0.0
-        self.brake = 1.0
-        self.in_flight = 0
-        self.places = self.learned = int(limit.limit)
-        self.open = 0
         self.ended_waits: list[Ticket] = []
-        self.entrance.follow(self.places)
         self._set_open()
 
     # -- arriving ---------------------------------------------------------------------
@@ -144,32 +91,6 @@ class Admission:
         if ticket.deadline > now and self.start(ticket, now):
             return ADMIT
         return self.join(ticket, now, draw)
-
-    def start(self, ticket: Ticket, now: float) -> bool:
-        """Give a NEW ticket a place if one is free and nothing has to be compared.
-
-        Nobody waits while a place is open, so there is no queue to jump.
-        """
-        in_flight = self.in_flight
-        open_ = self.open
-        if in_flight >= open_ or ticket.note is not None:
-            return False
-        self.in_flight = in_flight = in_flight + 1
-        telemetry = self.telemetry
-        telemetry.started += now
-        telemetry.admitted[ticket.level] += 1
-        if in_flight > telemetry.peak:
-            telemetry.peak = in_flight
-        if in_flight == open_:
-            telemetry.full_since = now
-        ticket.state = RUNNING
-        ticket.started = now
-        ticket.crowd = in_flight
-        limit = self.limit
-        limit.on_admit(now, in_flight)
-        if limit.limit != self.learned:
-            self._moved(now)
-        return True
 
     def join(self, ticket: Ticket, now: float, draw: float) -> Admit | Wait | Refuse:
         """Decide about a NEW ticket that `start` did not let in."""
@@ -268,46 +189,6 @@ class Admission:
 
     # -- leaving ----------------------------------------------------------------------
 
-    def finish(self, ticket: Ticket, now: float, outcome: Outcome) -> bool:
-        """A RUNNING ticket has ended; its place goes to whoever is next.
-
-        Returns:
-            False, and nothing happens, if the ticket does not run (any more).
-        """
-        if ticket.state != RUNNING:
-            return False
-        ticket.state = ENDED
-        started = ticket.started
-        held = now - started
-        if held < 0.0:
-            held = 0.0  # The clock stepped back; nobody runs for less than no time.
-        latency = ticket.answered_at - started if ticket.answered_at else held
-        telemetry = self.telemetry
-        if now > ticket.deadline:
-            telemetry.wasted += held
-            if outcome is _SUCCESS:
-                outcome = Outcome.OVERLOAD  # It worked, but too late to be worth anything.
-        before = self.in_flight
-        self.in_flight = before - 1
-        telemetry.started -= started
-        telemetry.held += held
-        telemetry.finished[outcome] += 1
-        histogram = telemetry.latency  # `add` written out: a call costs as much as the rest
-        histogram.counts[bisect_left(histogram.edges, latency)] += 1
-        histogram.sum += latency
-        if ticket.note is not None:
-            self._settle_note(ticket, ticket.note, held, now)
-        limit = self.limit
-        limit.on_finish(now, latency, ticket.crowd, outcome, held)
-        if now >= self.drain.due:
-            self.drain.checkpoint(
-                now, telemetry.held, sum(telemetry.finished.values()), self._extra
-            )
-            self.entrance.follow(self.places or self._braked())
-        if before >= self.open or limit.limit != self.learned:
-            self._moved(now)
-        return True
-
     def leave(self, ticket: Ticket, now: float) -> bool:
         """A WAITING ticket goes away by itself: it was cancelled or its client left.
 
@@ -343,19 +224,6 @@ class Admission:
         return refusal
 
     # -- the world --------------------------------------------------------------------
-
-    def stalled(self, now: float, duration: float) -> None:
-        """The event loop stood still for `duration` seconds until `now`."""
-        self.telemetry.stalls += 1
-        self.telemetry.stalled += duration
-        self.limit.on_stall(now, duration)
-        self._follow_limit(now)
-
-    def brake_to(self, factor: float, now: float) -> None:
-        """Signals leave this much of the limit, in (0, 1]; the limit does not learn from it."""
-        if factor != self.brake:
-            self.brake = factor
-            self._moved(now)
 
     def change(
         self,
@@ -416,10 +284,6 @@ class Admission:
         """`(max_queue, max_depth)` as they are now."""
         return self.entrance.max_queue, self.entrance.max_depth
 
-    def current_limit(self) -> int:
-        """The limit, less what brakes take from it; while draining, as it would be."""
-        return self.places or self._braked()
-
     # -- inside: in -------------------------------------------------------------------
 
     def _long_way(self, ticket: Ticket, now: float, draw: float) -> Admit | Refuse | None:
@@ -444,11 +308,6 @@ class Admission:
         self._run(ticket, now)
         self.telemetry.note_fullness(now, self.in_flight >= self.places)
         return ADMIT
-
-    def _fits(self, ticket: Ticket) -> bool:
-        """Whether it may start now; one that is larger than the limit runs alone."""
-        in_flight, places = self.in_flight, self.places
-        return in_flight + ticket.places <= places or (in_flight == 0 and places > 0)
 
     def _wave_through(self, ticket: Ticket, now: float, draw: float) -> Admit | None:
         """In `observe` mode those above the limit stand for the queue that is not kept."""
@@ -484,13 +343,6 @@ class Admission:
         self.ended_waits.remove(ticket)
         return ADMIT if ticket.refusal is None else ticket.refusal
 
-    def _contend(self, now: float) -> None:
-        """Somebody with a name waits or was refused: for a while everyone is compared."""
-        self._contended_until = now + CONTENDED
-        if not self.contended:
-            self.contended = True
-            self._set_open()
-
     def _let_through(self, ticket: Ticket, now: float) -> Admit:
         """Enough were refused: this one runs, above the limit if need be."""
         self.telemetry.spared += 1
@@ -502,43 +354,7 @@ class Admission:
         arrived = telemetry.arrived(self.room.depth) + 1
         return self.cap is None or self.cap.allows(now, arrived, sum(telemetry.overloaded))
 
-    def _run(self, ticket: Ticket, now: float) -> None:
-        """Give its places to one that came the long way."""
-        telemetry = self.telemetry
-        if ticket.state == WAITING:
-            wait = ticket.wait = now - ticket.arrived
-            telemetry.wait.add(wait)
-            entrance = self.entrance
-            entrance.law.waited(now, wait)
-            if entrance.observe and wait > entrance.depth.max_wait:
-                telemetry.would_refuse[Reason.WAIT_TIMEOUT] += 1
-        places = 1
-        if (note := ticket.note) is not None:
-            places = note.places
-            self.accounts.begun(note, now)
-        self.in_flight = in_flight = self.in_flight + places
-        telemetry.started += now * places
-        telemetry.admitted[ticket.level] += 1
-        if in_flight > telemetry.peak:
-            telemetry.peak = in_flight
-        ticket.state = RUNNING
-        ticket.started = now
-        ticket.crowd = in_flight
-        self.limit.on_admit(now, in_flight)
-        self._read_limit(now)
-
     # -- inside: out ------------------------------------------------------------------
-
-    def _settle_note(self, ticket: Ticket, note: Note, held: float, now: float) -> None:
-        """What a request with a note leaves behind, beyond what every request does."""
-        if more := note.places - 1:
-            self.in_flight -= more
-            self.telemetry.started -= more * ticket.started
-            self.telemetry.held += more * held
-            self._extra += more * held
-            if now > ticket.deadline:
-                self.telemetry.wasted += more * held
-        self.accounts.ended(note, held, now)
 
     def _too_late(self, ticket: Ticket, now: float, *, hopeless: bool = False) -> Refuse | None:
         """The ticket is out of the room and its wait is over; the limit may move.
@@ -599,16 +415,6 @@ class Admission:
 
     # -- inside: places ---------------------------------------------------------------
 
-    def _set_open(self) -> None:
-        if self.draining or self.observe:
-            self.open = self.places
-        elif self.bypassed:
-            self.open = _EVERYONE
-        elif self.contended or self._gathering or self.accounts.careful:
-            self.open = 0
-        else:
-            self.open = self.places
-
     def _moved(self, now: float) -> None:
         """Something that may let a waiter in, or shut the door, has happened."""
         self._read_limit(now)
@@ -650,27 +456,6 @@ class Admission:
         while (ticket := self.room.pop_any()) is not None:
             self._run(ticket, now)
             self.ended_waits.append(ticket)
-
-    def _follow_limit(self, now: float) -> None:
-        if self.limit.limit != self.learned:
-            self._moved(now)
-
-    def _braked(self) -> int:
-        """The limit less what signals take from it; something always runs."""
-        return self.learned if self.brake >= 1.0 else max(1, int(self.learned * self.brake))
-
-    def _read_limit(self, now: float) -> None:
-        # A limit of the user's own may answer anything. Whatever is not a number of at least
-        # one changes nothing: the last good number stays (NaN compares false here).
-        learned = self.limit.limit
-        if learned >= 1:
-            self.learned = int(learned)
-        places = 0 if self.draining else self._braked()
-        if places != self.places:
-            if places and self.places:
-                self.telemetry.note_limit(now, self.places, places)
-            self.places = places
-            self.entrance.follow(places or self._braked())
 
     def _settle_queue(self, now: float) -> None:
         """Bring the integral of the waiters up to `now`, before their number changes."""

@@ -1,0 +1,242 @@
+"""How many run, and who has a place? The part of admission that knows no queue.
+
+The short way in and out, `start` and `finish`, is for those who find a free place while nobody
+contends. `open` is how it is told: it is the number of places, and 0 whenever everyone must go
+the long way, because shares are compared or places are being gathered.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from typing import Final
+
+from loadgate.accounts import CONTENDED, Accounts
+from loadgate.decisions import Outcome, Reason
+from loadgate.entrance import Entrance
+from loadgate.limits.base import Limit
+from loadgate.telemetry import Telemetry
+from loadgate.ticket import ENDED, RUNNING, WAITING, Note, Ticket
+
+# Looking up a member of an enum costs as much as a comparison.
+_SUCCESS: Final = Outcome.SUCCESS
+
+# No event loop holds this many requests: everyone is let in.
+_EVERYONE: Final = 1_000_000_000
+
+
+class Places(ABC):
+    """Places under a moving limit.
+
+    Args:
+        limit: How many may run at once; the only thing that learns.
+        entrance: Where those go who find no place.
+        accounts: Fair shares, reserves and caps.
+        telemetry: The counters to keep.
+
+    Attributes:
+        in_flight: Places taken.
+        places: The limit as it is enforced now; 0 while draining.
+        learned: The limit as it was last read, without brakes.
+        brake: What signals leave of it, in (0, 1].
+        open: Places that `start` gives without asking anything else.
+        observe: Everyone is let through; what would have been refused is counted.
+        draining: Nobody gets a place any more.
+        bypassed: Whether everyone is let through, whatever the limit says.
+        contended: Whether somebody with a name waited or was refused lately.
+    """
+
+    __slots__ = (
+        "_contended_until", "_extra", "_gathering", "accounts", "brake", "bypassed", "contended",
+        "drain", "draining", "entrance", "in_flight", "learned", "limit", "observe", "open",
+        "places", "telemetry",
+    )  # fmt: skip
+
+    def __init__(
+        self, limit: Limit, entrance: Entrance, accounts: Accounts, telemetry: Telemetry
+    ) -> None:
+        self.limit = limit
+        self.entrance = entrance
+        self.accounts = accounts
+        self.telemetry = telemetry
+        self.drain = entrance.drain
+        self.observe = False
+        self.draining = False
+        self.bypassed = False
+        self.contended = False
+        self._contended_until = 0.0
+        self._gathering = False
+        self._extra = 0.0
+        self.brake = 1.0
+        self.in_flight = 0
+        self.places = self.learned = int(limit.limit)
+        self.open = self.places
+        entrance.follow(self.places)
+
+    @abstractmethod
+    def _moved(self, now: float) -> None:
+        """Something that may let a waiter in, or shut the door, has happened."""
+
+    def start(self, ticket: Ticket, now: float) -> bool:
+        """Give a NEW ticket a place if one is free and nothing has to be compared.
+
+        Nobody waits while a place is open, so there is no queue to jump.
+        """
+        in_flight = self.in_flight
+        open_ = self.open
+        if in_flight >= open_ or ticket.note is not None:
+            return False
+        self.in_flight = in_flight = in_flight + 1
+        telemetry = self.telemetry
+        telemetry.started += now
+        telemetry.admitted[ticket.level] += 1
+        if in_flight > telemetry.peak:
+            telemetry.peak = in_flight
+        if in_flight == open_:
+            telemetry.full_since = now
+        ticket.state = RUNNING
+        ticket.started = now
+        ticket.crowd = in_flight
+        limit = self.limit
+        limit.on_admit(now, in_flight)
+        if limit.limit != self.learned:
+            self._moved(now)
+        return True
+
+    def finish(self, ticket: Ticket, now: float, outcome: Outcome) -> bool:
+        """A RUNNING ticket has ended; its place goes to whoever is next.
+
+        Returns:
+            False, and nothing happens, if the ticket does not run (any more).
+        """
+        if ticket.state != RUNNING:
+            return False
+        ticket.state = ENDED
+        started = ticket.started
+        held = now - started
+        if held < 0.0:
+            held = 0.0  # The clock stepped back; nobody runs for less than no time.
+        latency = ticket.answered_at - started if ticket.answered_at else held
+        telemetry = self.telemetry
+        if now > ticket.deadline:
+            telemetry.wasted += held
+            if outcome is _SUCCESS:
+                outcome = Outcome.OVERLOAD  # It worked, but too late to be worth anything.
+        before = self.in_flight
+        self.in_flight = before - 1
+        telemetry.started -= started
+        telemetry.held += held
+        telemetry.finished[outcome] += 1
+        histogram = telemetry.latency  # `add` written out: a call costs as much as the rest
+        histogram.counts[bisect_left(histogram.edges, latency)] += 1
+        histogram.sum += latency
+        if ticket.note is not None:
+            self._settle_note(ticket, ticket.note, held, now)
+        limit = self.limit
+        limit.on_finish(now, latency, ticket.crowd, outcome, held)
+        if now >= self.drain.due:
+            self.drain.checkpoint(
+                now, telemetry.held, sum(telemetry.finished.values()), self._extra
+            )
+            self.entrance.follow(self.places or self._braked())
+        if before >= self.open or limit.limit != self.learned:
+            self._moved(now)
+        return True
+
+    def stalled(self, now: float, duration: float) -> None:
+        """The event loop stood still for `duration` seconds until `now`."""
+        self.telemetry.stalls += 1
+        self.telemetry.stalled += duration
+        self.limit.on_stall(now, duration)
+        self._follow_limit(now)
+
+    def brake_to(self, factor: float, now: float) -> None:
+        """Signals leave this much of the limit, in (0, 1]; the limit does not learn from it."""
+        if factor != self.brake:
+            self.brake = factor
+            self._moved(now)
+
+    def current_limit(self) -> int:
+        """The limit, less what brakes take from it; while draining, as it would be."""
+        return self.places or self._braked()
+
+    # -- for admission ----------------------------------------------------------------
+
+    def _fits(self, ticket: Ticket) -> bool:
+        """Whether it may start now; one that is larger than the limit runs alone."""
+        in_flight, places = self.in_flight, self.places
+        return in_flight + ticket.places <= places or (in_flight == 0 and places > 0)
+
+    def _run(self, ticket: Ticket, now: float) -> None:
+        """Give its places to one that came the long way."""
+        telemetry = self.telemetry
+        if ticket.state == WAITING:
+            wait = ticket.wait = now - ticket.arrived
+            telemetry.wait.add(wait)
+            entrance = self.entrance
+            entrance.law.waited(now, wait)
+            if entrance.observe and wait > entrance.depth.max_wait:
+                telemetry.would_refuse[Reason.WAIT_TIMEOUT] += 1
+        places = 1
+        if (note := ticket.note) is not None:
+            places = note.places
+            self.accounts.begun(note, now)
+        self.in_flight = in_flight = self.in_flight + places
+        telemetry.started += now * places
+        telemetry.admitted[ticket.level] += 1
+        if in_flight > telemetry.peak:
+            telemetry.peak = in_flight
+        ticket.state = RUNNING
+        ticket.started = now
+        ticket.crowd = in_flight
+        self.limit.on_admit(now, in_flight)
+        self._read_limit(now)
+
+    def _settle_note(self, ticket: Ticket, note: Note, held: float, now: float) -> None:
+        """What a request with a note leaves behind, beyond what every request does."""
+        if more := note.places - 1:
+            self.in_flight -= more
+            self.telemetry.started -= more * ticket.started
+            self.telemetry.held += more * held
+            self._extra += more * held
+            if now > ticket.deadline:
+                self.telemetry.wasted += more * held
+        self.accounts.ended(note, held, now)
+
+    def _contend(self, now: float) -> None:
+        """Somebody with a name waits or was refused: for a while everyone is compared."""
+        self._contended_until = now + CONTENDED
+        if not self.contended:
+            self.contended = True
+            self._set_open()
+
+    def _set_open(self) -> None:
+        if self.draining or self.observe:
+            self.open = self.places
+        elif self.bypassed:
+            self.open = _EVERYONE
+        elif self.contended or self._gathering or self.accounts.careful:
+            self.open = 0
+        else:
+            self.open = self.places
+
+    def _follow_limit(self, now: float) -> None:
+        if self.limit.limit != self.learned:
+            self._moved(now)
+
+    def _braked(self) -> int:
+        """The limit less what signals take from it; something always runs."""
+        return self.learned if self.brake >= 1.0 else max(1, int(self.learned * self.brake))
+
+    def _read_limit(self, now: float) -> None:
+        # A limit of the user's own may answer anything. Whatever is not a number of at least
+        # one changes nothing: the last good number stays (NaN compares false here).
+        learned = self.limit.limit
+        if learned >= 1:
+            self.learned = int(learned)
+        places = 0 if self.draining else self._braked()
+        if places != self.places:
+            if places and self.places:
+                self.telemetry.note_limit(now, self.places, places)
+            self.places = places
+            self.entrance.follow(places or self._braked())
