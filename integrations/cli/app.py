@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -20,12 +21,8 @@ from loadgate.integrations.cli.dashboards import commands as dashboards
 from loadgate.integrations.cli.load import LoadError, load_app, load_function
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
-from loadgate.integrations.cli.words import describe
+from loadgate.integrations.cli.words import KEYS, describe, untold
 from loadgate.policy import Policy
-
-# What the socket, or the proxies that are trusted, tell of a client: key name to the lengths of
-# the IPv4 and IPv6 prefixes that count as one. /24 and /48 are what one organisation is given.
-_KEYS = {"client": (32, 64), "address": (32, 64), "network": (24, 48)}
 
 # Seconds beyond the graceful timeout after which workers that do not end are killed; they give
 # themselves less.
@@ -101,6 +98,15 @@ def check(
         fail(str(error), FAILED)
     typer.echo(f"{file}: a valid policy\n")
     typer.echo(describe(policy), nl=False)
+    for key in untold(policy):
+        near = get_close_matches(key, KEYS, n=1)
+        typer.echo(
+            f"warning: a rate asks for the key {key!r}"
+            + (f" (did you mean {near[0]!r}?)" if near else "")
+            + f", which no built-in identify tells: they tell {', '.join(KEYS)}. loadgate serve "
+            "refuses to start without --identify; AdmissionMiddleware needs your own identify",
+            err=True,
+        )
 
 
 @app.command()
@@ -339,16 +345,15 @@ def _layer(
         if trusted:
             raise ValueError("--identify replaces --trusted-proxy: give one of them")
         return {"identify": load_function(identify, app_dir)}
-    counted = {key for rate in policy.rates for key in (rate.key, *rate.match)}
-    unknown = counted - set(_KEYS)
-    if unknown:
-        known = ", ".join(_KEYS)
+    counted = {rate.key for rate in policy.rates}.union(*(rate.match for rate in policy.rates))
+    if unknown := untold(policy):
+        known = ", ".join(KEYS)
         raise ValueError(
-            f"a rate asks for the key {sorted(unknown)[0]!r}, which --identify must tell; "
+            f"a rate asks for the key {unknown[0]!r}, which --identify must tell; "
             f"without it there are only {known}"
         )
     # One key needs no mapping, which is cheaper for each request.
-    keys = None if counted <= {"client"} else _KEYS
+    keys = None if counted <= {"client"} else KEYS
     return {
         "identify": Address(trusted=trusted, header=header.value if trusted else None, keys=keys)
     }

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from loadgate.policy import Concurrency, Policy, Queue, Rate, Signals
 
+# What the socket, or the proxies that are trusted, tell of a client: key name to the lengths of
+# the IPv4 and IPv6 prefixes that count as one. /24 and /48 are what one organisation is given.
+KEYS = {"client": (32, 64), "address": (32, 64), "network": (24, 48)}
+
 _PER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 _ALGORITHMS = {
@@ -24,6 +28,12 @@ _WINDOWS = {
 def describe(policy: Policy) -> str:
     """Say what `policy` does, as plain text of several paragraphs."""
     return "\n".join(_paragraphs(policy)) + "\n"
+
+
+def untold(policy: Policy) -> list[str]:
+    """Keys that a rate asks for and no built-in identify tells, in order."""
+    counted = {key for rate in policy.rates for key in (rate.key, *rate.match)}
+    return sorted(counted - set(KEYS))
 
 
 def warnings(policy: Policy) -> list[str]:

@@ -90,7 +90,7 @@ def multiplied(policy: Policy, workers: int) -> list[str]:
         lines.append(
             f"the in-flight limit is one for each of the {workers} workers"
             + (
-                f": {workers} x {policy.concurrency.initial} in all"
+                f": {workers} x {policy.concurrency.create().limit} in all"
                 if policy.concurrency.algorithm == "fixed"
                 else ""
             )

@@ -55,7 +55,11 @@ def test_a_valid_policy_is_said_in_words(
     file = tmp_path / "policy.toml"
     file.write_text(FULL)
     code, out, err = run(capsys, monkeypatch, file)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert [line.partition(" (")[0].partition(",")[0] for line in err.splitlines()] == [
+        "warning: a rate asks for the key 'account'",
+        "warning: a rate asks for the key 'tier'",
+    ]
     for sentence in (
         "a valid policy",
         "per-client: 100 per second, counted by the client",
@@ -162,3 +166,16 @@ def test_a_policy_with_nothing_switched_off_has_no_warnings() -> None:
 )
 def test_seconds_are_said_as_people_do(value: float, words: str) -> None:
     assert seconds(value) == words
+
+
+def test_a_key_that_nobody_tells_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("[[rates]]\nname='a'\nrate='1/s'\nkey='clinet'\n")
+    code, _, err = run(capsys, monkeypatch, file)
+    assert code == 0
+    assert err.startswith("warning: a rate asks for the key 'clinet' (did you mean 'client'?)")
+    assert "serve refuses to start without --identify" in err
+    file.write_text("[[rates]]\nname='a'\nrate='1/s'\nkey='client'\n")
+    assert run(capsys, monkeypatch, file)[2] == ""

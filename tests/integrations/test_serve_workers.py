@@ -85,6 +85,8 @@ def test_what_several_processes_make_of_a_policy_is_said() -> None:
     rate, limit = multiplied(policy, 4)
     assert re.search(r"'each'.*up to 400 instead of 100 every 1 s.*25 \(burst 50\)", rate)
     assert "4 x 5 in all" in limit
+    (default,) = multiplied(Policy(concurrency=Concurrency("fixed", max=8)), 2)
+    assert "2 x 8 in all" in default
 
 
 @pytest.mark.parametrize(

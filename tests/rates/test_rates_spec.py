@@ -68,7 +68,7 @@ def test_a_rate_is_read_from_a_mapping_and_survives_a_round_trip() -> None:
         ({"rate": ""}, "rate", "missing"),
         ({"rate": "fast"}, "rate", "'fast'"),
         ({"rate": "-5/second"}, "rate", "not a rate"),
-        ({"rate": "5/fortnight"}, "rate", "unit of time"),
+        ({"rate": "5/fortnight"}, "rate", "no unit of time; one of millisecond (ms), second (s)"),
         ({"rate": "5/secnd"}, "rate", "did you mean 'second'"),
         ({"rate": ["5/second"]}, "rate", "must be text"),
         ({"rate": "5/second;10/minute"}, "rate", "not a rate"),
