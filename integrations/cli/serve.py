@@ -19,7 +19,7 @@ import msgspec
 from prometheus_client import REGISTRY
 
 from loadgate.controller import AdmissionController
-from loadgate.errors import UsageError
+from loadgate.errors import PolicyError, UsageError
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.cli.bind import url
 from loadgate.integrations.cli.ops import OpsApp, State
@@ -132,15 +132,18 @@ class Process:
         """Live in a new event loop until a signal ends it.
 
         Raises:
-            StartupError: The app's startup failed.
+            StartupError: The app's startup failed, or the shared store refuses to serve.
         """
         # Hypercorn picks uvloop only in workers that it starts itself; here the loop is ours.
         options = {"use_uvloop": backend == "uvloop"} if backend != "trio" else {}
-        anyio.run(
-            self._live,
-            backend="trio" if backend == "trio" else "asyncio",
-            backend_options=options,
-        )
+        try:
+            anyio.run(
+                self._live,
+                backend="trio" if backend == "trio" else "asyncio",
+                backend_options=options,
+            )
+        except PolicyError as error:
+            raise StartupError(str(error)) from None
 
     async def _live(self) -> None:
         self._stop = anyio.Event()
