@@ -106,7 +106,13 @@ def _scenario(given: str, variant: str | None) -> tuple[Scenario, str]:
         read = scenarios.read(file)
         known = scenarios.variants(read)
     except PolicyError as error:
+        if _is_policy(file):
+            fail(f"{given}: this is a policy, not a scenario; write loadgate simulate SCENARIO "
+                 f"--policy {given}, with a file or one of {', '.join(_examples())}")  # fmt: skip
         fail(f"{given}: {error}")
+    except FileNotFoundError:
+        fail(f"{given}: there is no such file, and no scenario of that name comes along; "
+             f"these do: {', '.join(_examples())}")  # fmt: skip
     except OSError as error:
         fail(f"{given}: cannot be read: {(error.strerror or str(error)).lower()}")
     if variant is None:
@@ -115,6 +121,21 @@ def _scenario(given: str, variant: str | None) -> tuple[Scenario, str]:
         names = ", ".join(repr(name) for name, _ in known if name) or "it has none"
         fail(f"{given}: no variant {variant!r}; {names}")
     return dict(known)[variant], variant
+
+
+def _examples() -> list[str]:
+    """Names of the scenarios that come along."""
+    folder = files("loadgate.simulation").joinpath("examples")
+    return sorted(one.name[: -len(".toml")] for one in folder.iterdir() if one.name[-5:] == ".toml")
+
+
+def _is_policy(file: Any) -> bool:
+    """Whether a file that is no scenario is meant as a policy: all its tables are a policy's."""
+    try:
+        said = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(said) and said.keys() <= set(Policy.__struct_fields__)
 
 
 def _candidates(scenario: Scenario, policy: Path | None, versus: list[str]) -> list[Candidate]:

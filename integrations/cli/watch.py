@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,9 @@ from loadgate.integrations.console.terminal import Watch
 # Seconds after which a process that does not answer is said not to.
 _TIMEOUT = 5.0
 
+# How the operators' port begins when it says what it has (`ops.OpsApp`).
+_OPERATORS = b"loadgate: /metrics"
+
 
 class LookError(Exception):
     """There was no answer, or none that can be read."""
@@ -28,10 +32,10 @@ def watch(
     url: Annotated[
         str,
         typer.Argument(
-            metavar="URL",
-            help="The operators' port of a served process, http://127.0.0.1:9464 for example.",
+            metavar="HOST:PORT",
+            help="The operators' port of a served process (--metrics-bind), or its URL.",
         ),
-    ] = "http://127.0.0.1:9464",
+    ] = "127.0.0.1:9464",
     every: Annotated[
         float, typer.Option(min=0.1, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
@@ -46,7 +50,7 @@ def watch(
     ] = 0,
 ) -> None:
     """Draw a served process: limit, queue, latency, refusals and their reasons."""
-    address = url.rstrip("/").removesuffix("/live") + "/live.json"
+    address = address_of(url)
     console = Console()
     drawn = Watch()
     try:
@@ -69,6 +73,13 @@ def watch(
             pass  # that is how one leaves
 
 
+def address_of(given: str) -> str:
+    """Where the numbers are, from HOST:PORT, :PORT, a URL, or the URL of the page."""
+    if "://" not in given:
+        given = f"http://127.0.0.1{given}" if given.startswith(":") else f"http://{given}"
+    return given.rstrip("/").removesuffix("/live") + "/live.json"
+
+
 def look(address: str, token: str = "") -> Status:
     """Ask once.
 
@@ -85,13 +96,34 @@ def look(address: str, token: str = "") -> Status:
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(500).decode("utf-8", "replace").strip()
+        _must_be_operators(address)
         raise LookError(f"{error.code}: {said}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise LookError(str(reason)) from None
+        raise LookError(str(reason) or type(reason).__name__) from None
     try:
         return msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
+        _must_be_operators(address)
         raise LookError(
             f"what it says is not of format {FORMAT}: is it another version of loadgate?"
         ) from None
+
+
+def _must_be_operators(address: str) -> None:
+    """Ask a port whose answer makes no sense what it is.
+
+    Raises:
+        LookError: It is some app's.
+    """
+    try:
+        root = address.removesuffix("live.json")
+        with urllib.request.urlopen(root, timeout=_TIMEOUT) as answer:
+            said = answer.read(len(_OPERATORS))
+    except (OSError, ValueError, HTTPException):
+        said = b""
+    if said != _OPERATORS:
+        raise LookError(
+            "that is the app's port; watch the metrics port (loadgate serve --metrics-bind, "
+            "127.0.0.1:9464 by default)"
+        )

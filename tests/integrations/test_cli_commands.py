@@ -207,6 +207,26 @@ def test_a_rate_on_a_key_that_nobody_tells_is_named(name: str, run: Any) -> None
     assert "asks for the key 'account', which --identify must tell" in said.message
 
 
+@pytest.mark.parametrize("policy", ["[[rates]]\nname='a'\nrate='1/s'\n", "[queue]\nmax_wait = 3\n"])
+def test_a_policy_is_not_taken_for_a_scenario(name: str, run: Any, policy: str) -> None:
+    Path("policy.toml").write_text(policy)
+    said = run("simulate", "policy.toml")
+    assert said.code == 2
+    assert said.message.startswith(
+        "loadgate: policy.toml: this is a policy, not a scenario; write loadgate simulate "
+        "SCENARIO --policy policy.toml"
+    )
+
+
+def test_the_scenarios_that_come_along_are_listed_when_one_is_not_found(
+    name: str, run: Any
+) -> None:
+    said = run("simulate", "nosuch")
+    assert said.code == 2
+    assert "busy-day, overload, retry-storm, slow-database" in said.message
+    assert len(said.err.splitlines()) == 1
+
+
 # -- the rest ----------------------------------------------------------------------------------
 
 

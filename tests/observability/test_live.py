@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from loadgate.integrations.cli.watch import address_of
 from loadgate.integrations.console.status import Status
 from tests.integrations.served import PATIENCE, ROOT, Served
 from tests.observability.prometheus import Prometheus, running
@@ -172,6 +173,19 @@ def test_loadgate_watch_draws_it(served: Served, statuses: dict[int, int]) -> No
     assert "loadgate default" in done.stdout
     assert "asked each second" in done.stdout
     assert "last refusals" in done.stdout
+
+
+def test_loadgate_watch_takes_an_address_as_bind_does(served: Served) -> None:
+    done = watch(served.ops.removeprefix("http://"), "--looks", "1")
+    assert done.returncode == 0, done.stderr
+    assert address_of(":9464") == address_of("http://127.0.0.1:9464/live")
+
+
+def test_the_port_of_the_app_is_told_from_that_of_operators(served: Served) -> None:
+    done = watch(served.url, "--looks", "1")
+    assert done.returncode == 1
+    assert "that is the app's port; watch the metrics port" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_process_that_is_not_there_is_one_line(tmp_path: Path) -> None:
