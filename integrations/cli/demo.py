@@ -16,11 +16,14 @@ from loadgate.integrations.demo.plain import PlainView
 from loadgate.integrations.demo.record import Half
 from loadgate.integrations.demo.run import run_half
 from loadgate.integrations.demo.servers import ServerError, cancel_on_signals
-from loadgate.integrations.demo.verdict import judge
+from loadgate.integrations.demo.verdict import judge, too_busy
 from loadgate.integrations.loadgen import GeneratorError
 
 # What a shell says of a command that was interrupted: 128 + SIGINT.
 INTERRUPTED = 130
+
+# Neither shown nor refuted: the load generator itself came too late.
+TOO_BUSY = 3
 
 # A log has no width; the table needs this much.
 LOG_WIDTH = 110
@@ -40,7 +43,8 @@ def demo(
     """Show in a minute what loadgate does: the same traffic, first without it and then with it.
 
     A sample service that can do 100 requests a second meets a greedy client, then five times its
-    capacity. Exit code 0 only if the run shows what it claims, 1 if not, 2 if it could not run.
+    capacity. Exit code 0 only if the run shows what it claims, 1 if not, 2 if it could not run,
+    3 if the machine was too busy to show anything.
     """
     console = Console()
     started = time.monotonic()
@@ -76,6 +80,13 @@ def demo(
         style="bold red" if failed else "bold green",
         highlight=False,
     )
+    if too_busy(claims):
+        console.print(
+            "The machine was too busy to show anything: the load generator itself was late. "
+            "Run it again when less is going on.",
+            highlight=False,
+        )
+        raise typer.Exit(TOO_BUSY)
     if failed:
         raise typer.Exit(1)
 

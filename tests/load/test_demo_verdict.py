@@ -9,8 +9,11 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
+from loadgate.integrations.cli import demo as command
 from loadgate.integrations.demo import report
 from loadgate.integrations.demo.live import LiveView
 from loadgate.integrations.demo.plain import PlainView
@@ -26,7 +29,7 @@ from loadgate.integrations.demo.story import (
     STORM,
     plan,
 )
-from loadgate.integrations.demo.verdict import judge
+from loadgate.integrations.demo.verdict import judge, too_busy
 from loadgate.integrations.loadgen import ClassCounts, Failure, Progress, Result, Rows
 from loadgate.integrations.loadgen.schedule import arrivals
 
@@ -137,6 +140,41 @@ def test_a_service_that_needs_no_help_does_not_prove_anything() -> None:
 
 def test_a_generator_that_was_late_proves_nothing() -> None:
     assert len(failed(*halves(late=0.2))) == 1
+
+
+@pytest.mark.parametrize(
+    ("late", "fate", "busy"),
+    [
+        (0.001, protects, False),
+        (0.2, protects, True),
+        (0.001, stays_down, False),
+        (0.2, stays_down, False),
+    ],
+)
+def test_a_machine_is_blamed_only_if_nothing_else_failed(
+    late: float, fate: Fate, busy: bool
+) -> None:
+    assert too_busy(judge(*halves(fate, late=late))) is busy
+
+
+@pytest.mark.parametrize(
+    ("late", "fate", "code"), [(0.001, protects, 0), (0.001, stays_down, 1), (0.2, protects, 3)]
+)
+def test_the_exit_code_tells_a_busy_machine_from_a_broken_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: float, fate: Fate, code: int
+) -> None:
+    ran = iter(halves(fate, late=late))
+
+    async def run_half(*_: object) -> Half:
+        return next(ran)
+
+    monkeypatch.setattr(command, "run_half", run_half)
+    monkeypatch.setattr(command, "cancel_on_signals", lambda: None)
+    program = typer.Typer()
+    program.command()(command.demo)
+    ended = CliRunner().invoke(program, ["--plain", "--out", str(tmp_path)])
+    assert ended.exit_code == code, ended.output
+    assert ("The machine was too busy to show anything" in ended.output) is (code == 3)
 
 
 def test_nobody_admitted_is_not_within_the_slo() -> None:
