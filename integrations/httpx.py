@@ -15,10 +15,15 @@ from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 
 import anyio
-import httpx
 
 from loadgate.errors import PolicyError
+from loadgate.integrations.extras import missing
 from loadgate.integrations.retry import RetryBudget, Throttle, full_jitter, retry_after
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise missing(__name__, error) from None
 
 # RFC 9110, section 9.2.2: repeating these has the effect of sending them once.
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})

@@ -22,9 +22,14 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
-from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
-from prometheus_client.core import Metric
+from loadgate.integrations.extras import missing
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+    from prometheus_client.core import Metric
+except ModuleNotFoundError as error:
+    raise missing(__name__, error, "otel") from None
 
 from loadgate import __version__
 from loadgate.controller import AdmissionController

@@ -13,10 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import anyio.lowlevel
-from prometheus_client import REGISTRY
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector, CollectorRegistry
+
+from loadgate.integrations.extras import missing
+
+try:
+    from prometheus_client import REGISTRY
+    from prometheus_client.core import Metric
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector, CollectorRegistry
+except ModuleNotFoundError as error:
+    raise missing(__name__, error) from None
 
 from loadgate.controller import AdmissionController
 from loadgate.integrations.decision_timer import DecisionTimer

@@ -42,7 +42,7 @@ STAIRCASE = [
     {"making"},
     {"permit", "controller", "guard", "snapshots"},
     {"simulation", "testing"},
-    {"integrations"},
+    {"integrations", "__main__"},
 ]
 
 

@@ -288,9 +288,7 @@ def connect(
         known = ", ".join(_OPENERS)
         raise PolicyError("store.url", f"scheme {scheme!r} is unknown; known: {known}") from None
     except ImportError as error:
-        raise UsageError(
-            f"shared rates need an optional package ({error}): pip install 'loadgate[redis]'"
-        ) from error
+        raise UsageError(f"shared rates need an optional package: {error}") from error
     shared: SharedRates = opener(policy, clock=clock, draw=draw, name=name)
     return shared
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from loadgate import __version__
-from loadgate.integrations.cli.bind import BindError, bind
+from loadgate.errors import UsageError
+from loadgate.integrations.cli.bind import BindError, bind, clash, overlap
 from loadgate.integrations.cli.dashboards import commands as dashboards
 from loadgate.integrations.cli.load import LoadError, load_app, load_function
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
@@ -222,6 +223,8 @@ def serve(
     with ExitStack() as sockets, _one_line():
         rules = read_policy(policy) if policy is not None else Policy()
         worker = Worker.of_this_process()
+        if worker is None and bind_ == metrics_bind and not bind_.endswith(":0"):
+            raise BindError(clash(bind_, metrics_bind))
         if workers > 1 and worker is None:
             _log_to_stderr()
             for line in multiplied(rules, workers):
@@ -242,6 +245,8 @@ def serve(
             metrics_bind = operators_address(metrics_bind, worker.index)
         if metrics_bind != "none":
             ops_listener = sockets.enter_context(bind(metrics_bind))
+            if overlap(listener, ops_listener):
+                raise BindError(clash(bind_, metrics_bind))
         _log_to_stderr()
         process = Process(
             Service(
@@ -275,7 +280,7 @@ def _one_line() -> Generator[None]:
     except LoadError as error:
         sys.stderr.write(error.details)
         fail(str(error))
-    except (PolicyFileError, BindError, ValueError) as error:
+    except (PolicyFileError, BindError, UsageError, ValueError) as error:
         fail(str(error))
 
 

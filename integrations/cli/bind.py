@@ -60,6 +60,28 @@ def url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def overlap(first: socket.socket, second: socket.socket) -> bool:
+    """Whether only one of two bound sockets can listen.
+
+    The kernel lets both be bound (SO_REUSEADDR) and says no when the second one listens.
+    """
+    here: Any = first.getsockname()
+    there: Any = second.getsockname()
+    if isinstance(here, str) or isinstance(there, str):
+        return bool(here == there)
+    hosts = {here[0], there[0]}
+    everywhere = not hosts.isdisjoint({"0.0.0.0", "::"})
+    return bool(here[1] == there[1]) and (len(hosts) == 1 or everywhere)
+
+
+def clash(bind: str, metrics_bind: str) -> str:
+    """What to say of two addresses that are one."""
+    return (
+        f"--bind {bind} and --metrics-bind {metrics_bind} are the same address: give the "
+        "operators another port, or 'none'"
+    )
+
+
 def _parse(spec: str) -> tuple[str, int]:
     host, separator, port = spec.rpartition(":")
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:

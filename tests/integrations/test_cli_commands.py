@@ -14,7 +14,7 @@ import pytest
 
 from loadgate import __version__
 from loadgate.integrations.cli import main
-from loadgate.integrations.cli.bind import BindError, bind, url
+from loadgate.integrations.cli.bind import BindError, bind, overlap, url
 from loadgate.integrations.cli.say import fail_for_missing
 
 _numbers = count()
@@ -133,6 +133,29 @@ def test_a_port_that_is_taken_is_named(name: str, run: Any) -> None:
             assert said.message == f"loadgate: cannot listen on {address}: the port is taken"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # what a user writes
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_one_address_for_two_ports_is_named(name: str, run: Any, host: str, workers: str) -> None:
+    Path(f"{name}.py").write_text(APP)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first, second = f"{host}:{port}", f"127.0.0.1:{port}" if workers == "1" else f"{host}:{port}"
+    said = run(
+        "serve", f"{name}:app", "--bind", first, "--metrics-bind", second, "--workers", workers
+    )
+    assert said.code == 2
+    assert said.err == (
+        f"loadgate: --bind {first} and --metrics-bind {second} are the same address: give the "
+        "operators another port, or 'none'\n"
+    )
+
+
+def test_one_unix_socket_for_two_ports_is_named(tmp_path: Path) -> None:
+    with bind(f"unix:{tmp_path}/one") as first, bind(f"unix:{tmp_path}/two") as second:
+        assert overlap(first, first)
+        assert not overlap(first, second)
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [
@@ -238,7 +261,12 @@ def test_version_and_help(run: Any) -> None:
     assert "--graceful-timeout" in run("serve", "--help").out
 
 
-def test_without_its_extras_the_command_line_says_what_to_install() -> None:
+def test_without_its_extras_the_command_line_says_what_to_install(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.toml"
+    shared.write_text(
+        "[store]\nurl = 'redis://127.0.0.1:1'\nsecret = 'a secret of 32 characters or so'\n"
+        "[[rates]]\nname = 'a'\nrate = '1/s'\nshared = true\n"
+    )
     program = """
 import sys
 
@@ -256,6 +284,21 @@ main()
     for missing, argv, extra in (
         ("typer", ["loadgate", "check"], "serve"),
         ("hypercorn", ["loadgate", "serve", "served:app", "--bind", "127.0.0.1:0"], "serve"),
+        (
+            "coredis",
+            [
+                "loadgate",
+                "serve",
+                "served:app",
+                "--bind",
+                "127.0.0.1:0",
+                "--metrics-bind",
+                "none",
+                "--policy",
+                str(shared),
+            ],
+            "redis",
+        ),
     ):
         source = program.format(missing=missing, argv=argv)
         ended = subprocess.run(
@@ -266,6 +309,46 @@ main()
         assert f"needs {missing}, which is not installed" in ended.stderr
         assert f"pip install 'loadgate[{extra}]'" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("prometheus", "prometheus_client", "prometheus"),
+        ("httpx", "httpx", "httpx"),
+        ("redis", "coredis", "redis"),
+        ("opentelemetry", "opentelemetry", "otel"),
+        ("opentelemetry", "prometheus_client", "otel"),
+    ],
+)
+def test_an_integration_without_its_extra_says_what_to_install(
+    module: str, missing: str, extra: str
+) -> None:
+    program = f"""
+import sys
+sys.modules[{missing!r}] = None
+try:
+    import loadgate.integrations.{module}
+except ModuleNotFoundError as error:
+    print(error.name.partition(".")[0], error, sep="|")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2] / "controller",
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert ended.stdout == (
+        f"{missing}|loadgate.integrations.{module} needs {missing}, which is not installed; "
+        f"run: pip install 'loadgate[{extra}]'\n"
+    )
+
+
+def test_the_package_runs_as_a_module() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "loadgate", "--version"],
+        cwd=Path(__file__).parents[2] / "controller",
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert ended.stdout == f"loadgate {__version__}\n"
 
 
 def test_a_missing_module_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
