@@ -73,16 +73,15 @@ class Ask:
         self._futures: tuple[Future[None], ...] = ()
         self._event: anyio.Event | None = None
 
-    def message(self, not_after: int) -> list[Any]:
-        """The request as `decide.lua` reads it."""
-        return [self.op, not_after, self.id, *self.items]
-
     def finish(self, answer: list[int], server_us: int) -> None:
         """The store has answered."""
         self.answer = answer
         self.server_us = server_us
         if not self.over:
             self._end()
+            # The owner holds this; a cycle would be left to the garbage collector, which then
+            # takes a third of the time of a decision.
+            self.owner = None
         elif self.on_late is not None:
             self.on_late(self)
 

@@ -320,7 +320,10 @@ class Link:
 
     async def _exchange(self, connection: Connection, batch: list[Ask]) -> None:
         server = self._clock_of(connection, batch[0].keys[0])
-        message = _encoder.encode([ask.message(server.before(ask.deadline)) for ask in batch])
+        before = server.before
+        message = _encoder.encode(
+            [[ask.op, before(ask.deadline), ask.id, *ask.items] for ask in batch]
+        )
         keys = [key for ask in batch for key in ask.keys]
         self._number += 1
         number = self._number
@@ -346,14 +349,19 @@ class Link:
             self._flown.pop(number, None)
         received = self._clock()
         self.breaker.answered()
-        stale = any(answer[0] == STALE for answer in answers)
-        server.note(sent, received, now_us, anew=stale)
+        stale: list[Ask] = []
         for ask, answer in zip(batch, answers, strict=True):
             if answer[0] == STALE:
-                self._not_done(ask, received)
+                stale.append(ask)
             else:
                 self.counts.late += ask.over
                 ask.finish(answer, now_us)
+        server.note(sent, received, now_us, anew=bool(stale))
+        for ask in stale:
+            self._not_done(ask, received)
+        waiting = self._waiting
+        while waiting and waiting[0].over:
+            waiting.popleft()
 
     def _not_done(self, ask: Ask, now: float) -> None:
         """The server saw it too late by its clock: certainly not done, so it may go again."""
@@ -458,7 +466,7 @@ class Link:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+_decoder: Final = msgspec.msgpack.Decoder(list[int | list[int]])
 _NOTHING: Final = _encoder.encode([])
 
 
@@ -478,7 +486,7 @@ def _decode(reply: bytes, count: int) -> list[Any]:
 
 
 def _split(answer: list[Any]) -> tuple[int, list[list[int]]]:
-    answers = answer[1:]
+    answers: list[list[int]] = answer[1:]
     for one in answers:
         if type(one) is not list or not one:
             raise StoreError(LOST, f"an answer of another shape: {one!r:.100}")

@@ -17,10 +17,11 @@ class ServerClock:
     The estimate is wrong by at most half the time that exchange took.
     """
 
-    __slots__ = ("_at", "_took", "offset")
+    __slots__ = ("_at", "_earliest", "_took", "offset")
 
     def __init__(self) -> None:
         self.offset: float | None = None
+        self._earliest = 0.0
         self._took = 0.0
         self._at = 0.0
 
@@ -36,6 +37,7 @@ class ServerClock:
         took = received - sent
         if self.offset is None or anew or took <= self._took or received - self._at > _LIFETIME:
             self.offset = server_us / 1e6 - (sent + received) / 2.0
+            self._earliest = self.offset - took / 2.0
             self._took = took
             self._at = received
 
@@ -46,4 +48,4 @@ class ServerClock:
         """
         if self.offset is None:
             return _FOR_EVER
-        return min(_FOR_EVER, int((moment + self.offset - self._took / 2.0) * 1e6))
+        return int((moment + self._earliest) * 1e6)

@@ -339,7 +339,8 @@ class RedisStore:
             if question.entries:
                 self._submit(question)
         for ask, _ in question.parts:
-            await ask.wait()
+            if not ask.over:
+                await ask.wait()
         self._wait.add(time.monotonic() - question.asked)
         if question.decided is not None:
             return NOTHING  # abandoned meanwhile
@@ -350,6 +351,18 @@ class RedisStore:
         return self._decide(question)
 
     def _decide(self, question: Question) -> Charge | Refuse:
+        if len(question.entries) == 1 and not question.local:
+            # One plain rate that allows is the common case.
+            ask = question.parts[0][0]
+            share, subject, _, _ = question.entries[0]
+            if share.flag == ENFORCE and ask.answer is not None and ask.answer[0] == DONE:
+                question.decided = True
+                self._decisions["store"] += 1
+                member, cost = share.member, question.cost
+                member.allowed += 1
+                member.limiter.take(subject, self._clock(), cost)
+                quota = quota_of(share, subject, cost, ask.server_us, ask.answer, 0)
+                return Charge((quota,), "store", question)
         quotas: list[Quota] = []
         passed: list[tuple[Share, Key]] = []
         worst: tuple[Share, Quota, bytes] | None = None

@@ -76,7 +76,7 @@ def same(ours: Quota, stored: Quota) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_memory_and_store_agree(turned: Turned, algorithm: str) -> None:
     @settings(
-        max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+        max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
     )
     @given(rates(algorithm), steps(algorithm))
     def agree(rate: Rate, plan: list[Step]) -> None:
@@ -109,7 +109,7 @@ def test_memory_and_store_agree(turned: Turned, algorithm: str) -> None:
 def test_refused_until_exactly_retry_after_and_allowed_at_it(
     turned: Turned, algorithm: str
 ) -> None:
-    @settings(max_examples=25, deadline=None, database=None)
+    @settings(max_examples=15, deadline=None, database=None)
     @given(rates(algorithm), st.lists(st.integers(0, 3_000_000), max_size=30), st.integers(1, 3))
     def exact(rate: Rate, gaps: list[int], cost: int) -> None:
         stored = turned.limiter(rate)
