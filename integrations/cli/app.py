@@ -267,9 +267,10 @@ def serve(
         )
         sockets.pop_all()  # from here on Hypercorn closes them
     try:
-        process.run(loop.value)
+        code = process.run(loop.value)
     except StartupError as error:
         fail(f"{target!r} did not start: {error}", FAILED)
+    raise SystemExit(code)
 
 
 @contextmanager

@@ -128,8 +128,11 @@ class Process:
         if service.access_log:
             self._config.accesslog = "-"
 
-    def run(self, backend: Backend) -> None:
+    def run(self, backend: Backend) -> int:
         """Live in a new event loop until a signal ends it.
+
+        Returns:
+            The exit code: 0, or 128 and the number of the second signal that cut it short.
 
         Raises:
             StartupError: The app's startup failed, or the shared store refuses to serve.
@@ -144,12 +147,14 @@ class Process:
             )
         except PolicyError as error:
             raise StartupError(str(error)) from None
+        return self._code
 
     async def _live(self) -> None:
         self._stop = anyio.Event()
         self._stop_ops = anyio.Event()
         self._ending = anyio.CancelScope()
         self._failure: StartupError | None = None
+        self._code = 0
         async with self._controller, anyio.create_task_group() as group:
             group.start_soon(self._follow_signals, group)
             if self._service.worker is not None:
@@ -197,8 +202,17 @@ class Process:
                 elif self._ops.state is not State.DRAINING:
                     self._begin_to_drain(group, signal.Signals(number).name)
                 else:
-                    log.warning("a second signal: ending at once")
-                    self._ending.cancel()
+                    self._end_at_once(signal.Signals(number))
+
+    def _end_at_once(self, second: signal.Signals) -> None:
+        left = self._controller.snapshot().in_flight
+        log.warning("a second signal: ending at once; %d running are dropped", left)
+        # What a shell says of a program that a signal has ended.
+        self._code = 128 + second
+        # The tasks of connections end as cancelled, which asyncio reports with a traceback each:
+        # that is what was asked for and no news.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        self._ending.cancel()
 
     async def _follow_parent(self, worker: Worker, group: anyio.abc.TaskGroup) -> None:
         await anyio.wait_readable(worker.parent)

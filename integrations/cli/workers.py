@@ -160,6 +160,7 @@ class Parent:
             if self._ending:
                 if code:
                     log.warning("worker %d ended with code %d", index + 1, code)
+                    self._code = self._code or max(code, 0)
                 return
             if code in _HOPELESS:
                 self._code = self._code or code

@@ -155,19 +155,23 @@ def test_a_drain_is_bounded_when_a_request_never_ends(tmp_path: Path, backend: s
         assert isinstance(error, httpx.HTTPError) or held.result().status_code == 500
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with (
-        ThreadPoolExecutor() as threads,
-        Served(tmp_path, "--graceful-timeout", "3000") as served,
-    ):
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once_and_quietly(
+    tmp_path: Path, backend: str, number: signal.Signals
+) -> None:
+    options = ("--graceful-timeout", "3000", "--backend", backend)
+    with ThreadPoolExecutor() as threads, Served(tmp_path, *options) as served:
         held = threads.submit(served.get, "/hold")
         served.until(lambda: served.metric("loadgate_in_flight") == 1)
         served.signal(signal.SIGTERM)
         served.until(lambda: "draining" in served.log())
-        served.signal(signal.SIGTERM)
-        served.ended()
+        served.signal(number)
+        assert served.ended() == 128 + number
         held.exception(PATIENCE)
-        assert "a second signal" in served.log()
+        assert "a second signal: ending at once; 1 running are dropped" in served.log()
+        assert "Traceback" not in served.log()
+        assert "never retrieved" not in served.log()
 
 
 def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_wrong(
