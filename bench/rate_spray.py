@@ -21,8 +21,6 @@ REQUESTS_PER_TRY: Final = 1_000
 # From a rate that forgets a sprayed key in a moment to one that remembers it for hours.
 RATES: Final = (
     ("100/second", 100.0, 1.0),
-    ("10/second", 10.0, 1.0),
-    ("100/minute", 100.0, 60.0),
     ("3/minute", 3.0, 60.0),
     ("5/hour", 5.0, 3600.0),
 )
@@ -69,9 +67,9 @@ def spray(requests: int, rates: tuple[tuple[str, float, float], ...] = RATES) ->
         begin = time.process_time()
         for number in range(requests):
             now = number / SPRAYED_PER_SECOND
-            before = time.perf_counter()
+            before = time.thread_time()
             bucket.hit(f"sprayed-{number}", now)
-            longest = max(longest, time.perf_counter() - before)
+            longest = max(longest, time.thread_time() - before)
             if not number % REQUESTS_PER_NEWCOMER:
                 newcomers += 1
                 refused += not bucket.hit(f"newcomer-{number}", now).allowed

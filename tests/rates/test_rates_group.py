@@ -471,3 +471,23 @@ def test_the_refusal_counts_for_the_rate_that_it_names() -> None:
     assert refusal.subject == "long"
     stats = rates.stats()
     assert (stats["short"].refused, stats["long"].refused) == (0, 1)
+
+
+def test_missing_keys_are_counted_once_for_each_request_that_passes() -> None:
+    rates = RateSet(
+        [
+            Rate("account", limit=9, key="account", on_missing="skip"),
+            Rate("address", limit=9, key="address"),
+            Rate("network", limit=9, key="network", on_missing="skip"),
+        ]
+    )
+    for client, charged in (
+        ({"address": "a"}, ["address"]),
+        ({"account": "1"}, ["account", "address"]),
+        ({"account": "1", "address": "a", "network": "n"}, ["account", "address", "network"]),
+    ):
+        quotas = rates.charge(client, 1.0, 0.0)
+        assert isinstance(quotas, tuple)
+        assert [quota.rate for quota in quotas] == charged
+    assert [stats.missing for stats in rates.stats().values()] == [1, 1, 2]
+    assert [stats.allowed for stats in rates.stats().values()] == [2, 3, 1]

@@ -62,7 +62,7 @@ class RateSet:
         # In this order they are asked: whoever refused last comes first.
         self._asked = self._active[:]
         self._none: list[Quota | None] = [None] * len(self._active)
-        self._plain: list[tuple[int, str, Hit, RetryAfter]] = []
+        self._plain: list[tuple[int, str, Hit, RetryAfter, bool]] = []
         self._others = self._plain
         if all(member.plain for member in self._active):
             self._list_plain()
@@ -116,38 +116,51 @@ class RateSet:
         """`_charge_all` for the common case: no rate needs more than its key and its limiter.
 
         Returns:
-            None, and nothing has happened, if the client lacks a key.
+            None, and nothing has happened, if the client lacks a key that it should have.
         """
         get: Any = None if type(client) is str else client.get
         given: list[Any] = self._none[:]
-        place = 0
+        absent = place = 0
         try:
-            for position, name, hit, _ in self._plain:
+            for position, name, hit, _, skips in self._plain:
                 key = client if get is None else get(name)
                 if key is None:
-                    self._take_back(given, now)
-                    return None
-                quota = hit(key, now, cost)
-                if not quota.allowed:
-                    break
-                given[position] = quota
+                    if not skips:
+                        self._take_back(given, now)
+                        return None
+                    absent += 1
+                else:
+                    quota = hit(key, now, cost)
+                    if not quota.allowed:
+                        break
+                    given[position] = quota
                 place += 1
             else:
-                return tuple(given)
+                if not absent:
+                    return tuple(given)
+                self._count_absent(client)
+                return tuple([quota for quota in given if quota is not None])
             if place:
                 self._take_back(given, now)
                 return self._refuse(place, quota, client, cost, now)
             longest = quota.retry_after
-            for other, name, _, retry_after in self._others:
+            for other, name, _, retry_after, skips in self._others:
                 key = client if get is None else get(name)
-                wait = math.inf if key is None else retry_after(key, now, cost)
-                if wait > longest or (wait == longest and other < position):
+                if key is not None:
+                    wait = retry_after(key, now, cost)
+                    if wait > longest or (wait == longest and other < position):
+                        return self._refuse(place, quota, client, cost, now)
+                elif not skips:
                     return self._refuse(place, quota, client, cost, now)
         except (TypeError, ValueError):
             self._take_back(given, now)
             raise
         left = quota.remaining if cost <= quota.limit else quota.limit
         return Refuse(_STAGE, _REASON, longest, cost, left, quota.rate, quota)
+
+    def _count_absent(self, client: Any) -> None:
+        for member in self._active:
+            member.missing += client.get(member.key) is None
 
     def _charge_all(self, client: Client, cost: float, now: float) -> tuple[Quota, ...] | Refuse:
         given: list[Quota | None] = self._none[:]
@@ -216,7 +229,13 @@ class RateSet:
     def _list_plain(self) -> None:
         """What `_charge_plain` needs of each rate, in the order in which they are asked."""
         self._plain = [
-            (member.position, member.key, member.hit, member.limiter.retry_after)
+            (
+                member.position,
+                member.key,
+                member.hit,
+                member.limiter.retry_after,
+                member.rate.on_missing == "skip",
+            )
             for member in self._asked
         ]
         self._others = self._plain[1:]
