@@ -67,7 +67,7 @@ class Ask:
         self.over = False
         self.trouble = ""
         self.tries = 0
-        self.owner = owner
+        self.owner: Any = owner
         self.on_late = on_late
         self.on_over = on_over
         self._futures: tuple[Future[None], ...] = ()
