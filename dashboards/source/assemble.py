@@ -88,6 +88,7 @@ def _laid_out(panels: Sequence[Placed | Row]) -> list[dict[str, Any]]:
             x, y, tallest = 0, y + tallest, 0
         data: dict[str, Any] = json.loads(JSONEncoder().encode(panel.builder.build()))
         data.pop("repeatDirection", None)
+        data["options"].pop("footer", None)  # of tables; gone in Grafana 13
         data["id"] = number
         data["gridPos"] = {"x": x, "y": y, "w": panel.width, "h": panel.height}
         found.append(data)

@@ -104,6 +104,7 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self._buffer = b""
+        self._last_error = ""
         self.complaints: list[str] = []
 
     def __enter__(self) -> Self:
@@ -154,12 +155,18 @@ class Browser:
         return result["result"].get("value")
 
     def until(self, script: str, holds: Callable[[Any], bool] = bool) -> Any:
-        """Wait until an expression is worth something."""
+        """Wait until an expression is worth something; before the page is there, none is."""
         ends = time.monotonic() + PATIENCE
-        while not holds(found := self.value(script)):
-            assert time.monotonic() < ends, (script, found, self.complaints)
+        while True:
+            try:
+                found = self.value(script)
+            except AssertionError as error:
+                found = None
+                self._last_error = str(error)
+            if holds(found):
+                return found
+            assert time.monotonic() < ends, (script, found, self._last_error, self.complaints)
             time.sleep(0.05)
-        return found
 
     def picture(self, path: Path) -> None:
         """Write what is seen, the whole page, as PNG."""

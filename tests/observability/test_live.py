@@ -29,14 +29,14 @@ async def app(scope, receive, send):
             await send({"type": message["type"] + ".complete"})
             if message["type"] == "lifespan.shutdown":
                 return
-    await anyio.sleep(0.02)
+    await anyio.sleep(0.05)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"done"})
 """
 POLICY = """
 [[rates]]
 name = "per-client"
-rate = "40/second burst 20"
+rate = "1/second burst 10"
 
 [concurrency]
 algorithm = "fixed"
@@ -46,6 +46,8 @@ initial = 2
 max_wait = 0.05
 max_queue = 4
 """
+# Far more than may pass, from so many at once that two places and a short queue never suffice:
+# a slow machine sees the same three kinds of answers as a fast one.
 WANTED = 300
 
 
@@ -115,7 +117,7 @@ def test_prometheus_counts_what_the_clients_saw(
     (held,) = prometheus.instant(
         "loadgate_in_flight_seconds_total / loadgate_latency_seconds_count", time.time()
     )
-    assert float(held["value"][1]) >= 0.02, "each request slept for as long as that"
+    assert float(held["value"][1]) >= 0.05, "each request slept for as long as that"
 
 
 def test_the_live_view_counts_the_same_and_explains(

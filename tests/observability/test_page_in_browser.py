@@ -43,7 +43,7 @@ def load(url: str) -> Generator[None]:
 
 @pytest.mark.timeout(400)  # the first time the browser is downloaded
 def test_the_page_draws_what_happens_and_says_when_nobody_answers(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "policy.toml").write_text(POLICY.replace("1/second", "5/second"))
     with Browser(tmp_path) as browser:
         with Served(tmp_path, "--policy", "policy.toml", "--door", "off", app=APP) as served:
             with load(f"{served.url}/"):
