@@ -19,7 +19,7 @@ from loadgate import __version__
 from loadgate.errors import UsageError
 from loadgate.integrations.cli.bind import BindError, bind, clash, overlap
 from loadgate.integrations.cli.dashboards import commands as dashboards
-from loadgate.integrations.cli.load import LoadError, load_app, load_function
+from loadgate.integrations.cli.load import LoadError, brings_admission, load_app, load_function
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
 from loadgate.integrations.cli.words import KEYS, describe, untold
@@ -248,6 +248,11 @@ def serve(
             if overlap(listener, ops_listener):
                 raise BindError(clash(bind_, metrics_bind))
         _log_to_stderr()
+        if (worker is None or not worker.index) and brings_admission(loaded):
+            logging.getLogger("loadgate.serve").warning(
+                "the app brings its own AdmissionMiddleware: every request is decided twice; "
+                "take it out of the app, or run the app under another server"
+            )
         process = Process(
             Service(
                 name=target,

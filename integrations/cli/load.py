@@ -6,11 +6,14 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, cast
+
+# Layers of middleware that are looked through: more than anybody stacks, and an end to circles.
+_LAYERS = 64
 
 
 class LoadError(Exception):
@@ -41,6 +44,27 @@ def load_app(spec: str, app_dir: Path, *, factory: bool = False) -> Any:
         target = _make(spec, target)
     _check_is_asgi(spec, target, factory=factory)
     return target
+
+
+def brings_admission(app: Any) -> bool:
+    """Whether an app is, or has around it or in its list of middleware, a layer of ours.
+
+    Looks through `app.app`, as middleware keeps what it wraps, and `user_middleware`, as Starlette
+    and FastAPI do. Apps that are mounted inside are not searched.
+    """
+    from loadgate.integrations.asgi import AdmissionMiddleware
+
+    for _ in range(_LAYERS):
+        if isinstance(app, AdmissionMiddleware):
+            return True
+        listed = getattr(app, "user_middleware", None)
+        if isinstance(listed, list | tuple):
+            for one in cast("Sequence[object]", listed):
+                kind = getattr(one, "cls", None)
+                if isinstance(kind, type) and issubclass(kind, AdmissionMiddleware):
+                    return True
+        app = getattr(app, "app", None)
+    return False
 
 
 def load_function(spec: str, app_dir: Path) -> Callable[..., Any]:

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
-from loadgate import __version__
+from loadgate import Policy, __version__
+from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.cli import main
 from loadgate.integrations.cli.bind import BindError, bind, overlap, url
+from loadgate.integrations.cli.load import brings_admission
 from loadgate.integrations.cli.say import fail_for_missing
 
 _numbers = count()
@@ -116,6 +121,29 @@ def test_a_factory_that_makes_no_app_is_named(
     said = run("serve", f"{name}:make", "--factory")
     assert said.code == 2
     assert message in said.message
+
+
+def test_a_layer_in_the_app_is_found_wherever_it_is_put() -> None:
+    class Around:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+    layer: Any = AdmissionMiddleware
+    plain = Starlette()
+    api = FastAPI()
+    api.add_middleware(layer, controller=Policy())
+    for app, brings in (
+        (plain, False),
+        (Around(plain), False),
+        (AdmissionMiddleware(plain, Policy()), True),
+        (Around(AdmissionMiddleware(plain, Policy())), True),
+        (Starlette(middleware=[Middleware(layer, controller=Policy())]), True),
+        (Around(api), True),
+    ):
+        assert brings_admission(app) is brings
+    circle = Around(None)
+    circle.app = circle
+    assert not brings_admission(circle)
 
 
 # -- addresses and options ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integrations.served import PATIENCE, Served
+from tests.integrations.served import APP, PATIENCE, Served
 
 BACKENDS = ["uvloop", "asyncio", "trio"]
 
@@ -195,6 +195,17 @@ def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_
         served.until(lambda: served.metric(success) == 1)
         assert served.metric("loadgate_limit") == 7
         assert served.get("/work").status_code == 200
+
+
+def test_an_app_that_brings_the_layer_too_is_warned_of_once(tmp_path: Path) -> None:
+    app = APP + (
+        "\nfrom loadgate import Policy\n"
+        "from loadgate.integrations.asgi import AdmissionMiddleware\n"
+        "app = AdmissionMiddleware(app, Policy())\n"
+    )
+    with Served(tmp_path, app=app) as served:
+        assert served.get("/work").status_code == 200
+        assert served.log().count("the app brings its own AdmissionMiddleware") == 1
 
 
 def test_an_app_whose_startup_fails_ends_the_process_with_its_message(tmp_path: Path) -> None:
