@@ -611,3 +611,118 @@ async def test_a_hundred_thousand_troubled_admissions_leave_nothing_behind() -> 
     async with gate.admit(client="afterwards"):
         assert gate.snapshot().in_flight == 1
     assert is_idle(gate)
+
+
+async def test_a_permit_released_while_it_waits_leaves_the_queue() -> None:
+    gate = controller()
+    first, second = gate.admit(), gate.admit()
+    assert first.begin()
+    assert not second.begin()
+    second.release()
+    first.release()
+    assert gate.snapshot().left == 1
+    assert is_idle(gate)
+
+
+async def test_a_permit_abandoned_by_another_task_never_enters_its_block() -> None:
+    gate = controller()
+    waiting = gate.admit()
+
+    async def ask() -> None:
+        with pytest.raises(UsageError, match="abandoned"):
+            async with waiting:
+                raise AssertionError("it must not run")
+
+    async with gate.admit(), anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        waiting.abandon()
+    assert is_idle(gate)
+
+
+async def test_a_second_drain_waits_for_those_who_run_then() -> None:
+    gate = controller(limit=2)
+    async with gate, anyio.create_task_group() as tasks, gate.admit():
+        tasks.start_soon(gate.drain)
+        await anyio.wait_all_tasks_blocked()
+    async with gate, gate.admit():
+        with anyio.move_on_after(0.02) as scope:
+            await gate.drain()
+        assert scope.cancelled_caught
+    assert is_idle(gate)
+
+
+async def test_a_drain_that_is_called_off_ends() -> None:
+    gate = controller()
+    ended: list[bool] = []
+
+    async def drain() -> None:
+        ended.append(await gate.drain())
+
+    async with anyio.create_task_group() as tasks, gate.admit():
+        tasks.start_soon(drain)
+        await anyio.wait_all_tasks_blocked()
+        async with gate:
+            await anyio.wait_all_tasks_blocked()
+            assert ended == [False]
+    assert is_idle(gate)
+
+
+async def test_an_outcome_may_be_given_by_its_label() -> None:
+    gate = controller(limit=5, rates=[Rate("failures", "1/hour", charge="overload")])
+    async with gate.admit(client="a") as permit:
+        permit.outcome = "overload"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # what an untyped caller may do
+    with pytest.raises(RateLimited):
+        async with gate.admit(client="a"):
+            raise AssertionError("it must not run")
+    assert is_idle(gate)
+
+
+async def test_a_permit_whose_class_has_gone_waits_in_the_lowest() -> None:
+    gate = controller()
+    late = gate.admit(priority="background")
+    async with gate.admit():
+        await gate.apply(
+            Policy(
+                concurrency=Concurrency("fixed", initial=1),
+                queue=Queue(30, max_queue=9),
+                priorities=("default",),
+            )
+        )
+        assert not late.begin()
+    assert late.runs()
+    late.release()
+    assert is_idle(gate)
+
+
+async def test_guard_never_cancels_between_two_items_of_a_generator() -> None:
+    gate = AdmissionController(Policy(cancel=True))
+
+    @gate.guard(timeout=0.005)
+    async def rows() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    seen: list[int] = []
+    async for row in rows():
+        await anyio.sleep(0.01)
+        seen.append(row)
+    assert seen == [0, 1, 2]
+    assert is_idle(gate)
+    with pytest.raises(TypeError, match="generator"):
+        gate.guard(cancel=True)(rows)
+
+
+def test_a_controller_left_while_something_ran_is_free_once_that_has_ended() -> None:
+    gate = controller(limit=5)
+
+    async def leave() -> None:
+        async with gate:
+            permit = gate.admit()
+            permit.begin()
+        permit.release()
+
+    asyncio.run(leave())
+    asyncio.run(leave())
+    trio.run(leave)
+    assert is_idle(gate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -102,6 +103,7 @@ class AdmissionController:
         self.watch = LoopWatch(clock, self._busy, self._stalled, self.brakes.tick)
         self._drained: anyio.Event | None = None
         self._entered = False
+        self._left = False
 
     # -- asking ------------------------------------------------------------------------
 
@@ -214,10 +216,11 @@ class AdmissionController:
             priority: As for `admit`, or such a callable.
             timeout: As for `admit`.
             places: As for `admit`, or such a callable.
-            cancel: As for `admit`.
+            cancel: As for `admit`; never for a generator, whose consumer a cancelled scope
+                would hit between two items.
 
         Raises:
-            TypeError: The function is neither.
+            TypeError: The function is neither, or a generator is to be cancelled.
         """
 
         def permit_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Permit:
@@ -227,10 +230,19 @@ class AdmissionController:
                 priority(*args, **kwargs) if callable(priority) else priority,
                 timeout,
                 places(*args, **kwargs) if callable(places) else places,
-                cancel=cancel,
+                cancel=False if streams else cancel,
             )
 
+        streams = False
+
         def wrap(function: Any) -> Any:
+            nonlocal streams
+            streams = inspect.isasyncgenfunction(function)
+            if streams and cancel:
+                raise TypeError(
+                    f"guard(cancel=True) cannot cancel {function!r}: it is a generator, and its "
+                    "consumer runs between two items"
+                )
             return guarded(function, permit_for)
 
         return wrap if function is None else wrap(function)
@@ -308,7 +320,7 @@ class AdmissionController:
         admission.close(self.clock())
         self.wake()
         if admission.in_flight:
-            if self._drained is None:
+            if self._drained is None or self._drained.is_set():
                 self._drained = anyio.Event()
             with anyio.move_on_after(timeout):
                 await self._drained.wait()
@@ -319,6 +331,9 @@ class AdmissionController:
             raise UsageError("the controller is entered already")
         self._entered = True
         self.claim(_running_loop())
+        self._left = False
+        if self._drained is not None:
+            self._drained.set()  # whoever waits for the end of a drain sees that it was called off
         self.admission.reopen(self.clock())
         if self.shared is not None:
             await self.shared.open()
@@ -337,9 +352,7 @@ class AdmissionController:
         if self.shared is not None:
             with anyio.CancelScope(shield=True):  # bounded; without it a task stays behind
                 await self.shared.close()
-        if not self.admission.in_flight:
-            self.loop = _UNCLAIMED
-            self._trio_token = None
+        self._left = True
 
     # -- for Permit --------------------------------------------------------------------
 
@@ -352,6 +365,9 @@ class AdmissionController:
         token = _trio_token() if loop is None else None
         if loop is None and token is None:
             raise UsageError("an AdmissionController works inside a running event loop")
+        if self._left and not self.admission.in_flight:
+            self.loop = _UNCLAIMED  # it was left, and the last request of that time has ended
+            self._trio_token = None
         if self.loop is _UNCLAIMED:
             self.loop = loop
             self._trio_token = token

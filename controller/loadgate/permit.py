@@ -165,11 +165,18 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     def _queue(self, now: float) -> bool:
         controller = self.controller
         admission = controller.admission
-        decision = (
-            admission.join(self, now, controller.draw())
-            if self.patient
-            else admission.refuse_at_once(self, now)
-        )
+        lowest = len(controller.policy.priorities) - 1
+        if self.level > lowest:
+            self.level = lowest  # its class has gone since it was made
+        try:
+            decision = (
+                admission.join(self, now, controller.draw())
+                if self.patient
+                else admission.refuse_at_once(self, now)
+            )
+        except BaseException:
+            self._refund(now)
+            raise
         if admission.ended_waits:
             controller.wake()
         if isinstance(decision, Refuse):
@@ -245,11 +252,16 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         Args:
             outcome: What the request showed; by default `self.outcome`, or success.
         """
+        if self.state == WAITING or self.state == _ASKING:
+            self.abandon()
+            return
         shown = self.outcome or outcome or _SUCCESS
-        if type(shown) is not Outcome and shown not in _OUTCOMES:
-            self.outcome = None
-            self.release(Outcome.ERROR)
-            raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
+        if type(shown) is not Outcome:
+            if shown not in _OUTCOMES:
+                self.outcome = None
+                self.release(Outcome.ERROR)
+                raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
+            shown = Outcome(shown)
         controller = self.controller
         admission = controller.admission
         now = controller.clock()
@@ -278,6 +290,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     async def __aenter__(self) -> Self:
         if not self.begin():
             await self.settle()
+            if not self.runs():
+                raise UsageError("the permit was abandoned or released while it waited")
         return self
 
     async def __aexit__(
