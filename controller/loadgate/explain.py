@@ -10,21 +10,22 @@ import msgspec
 
 from loadgate.decisions import Reason, Refuse, Stage
 
-# Each text names the numbers compared (observed, bound) and the setting that moves the outcome.
+# Each text names the numbers compared (observed, bound; seen and most are the same two in few
+# digits) and the setting that moves the outcome.
 _TEXTS = {
     Reason.RATE: (
         "rate {subject!r} has nothing left for this client: it asked for {observed:g} and "
-        "{bound} were available. It may return in {retry_after:.3f} s. "
+        "{most} were available. It may return in {retry_after:.3f} s. "
         "To allow more, raise the rate or its burst."
     ),
     Reason.QUEUE_FULL: (
-        "the service is full and so is the queue: {observed} were waiting, at most {bound} "
+        "the service is full and so is the queue: {seen} were waiting, at most {most} "
         "may. More capacity helps; raising queue.max_depth or queue.max_wait only makes "
         "answers later."
     ),
     Reason.QUEUE_SHED: (
-        "the service is full and the queue is longer than planned: {observed} were waiting, "
-        "everyone may wait up to {bound}, above it a share of the arrivals is refused. "
+        "the service is full and the queue is longer than planned: {seen} were waiting, "
+        "everyone may wait up to {most}, above it a share of the arrivals is refused. "
         "More capacity helps; queue.max_queue moves the threshold."
     ),
     Reason.WAIT_TIMEOUT: (
@@ -36,8 +37,8 @@ _TEXTS = {
         "remained of its timeout. Nothing was started."
     ),
     Reason.PRIORITY: (
-        "a request of a higher priority needed its place in the queue: {observed} were waiting, "
-        "everyone may wait up to {bound}."
+        "a request of a higher priority needed its place in the queue: {seen} were waiting, "
+        "everyone may wait up to {most}."
     ),
     Reason.FAIR_SHARE: (
         "its client was using more than others while the service was full: it had used "
@@ -49,14 +50,14 @@ _TEXTS = {
         "(signals.max_lag). Handlers block the loop; move CPU work off it or add processes."
     ),
     Reason.MEMORY: (
-        "memory is nearly exhausted: {observed} bytes are used, {bound} are allowed "
+        "memory is nearly exhausted: {seen} bytes are used, {most} are allowed "
         "(signals.max_memory)."
     ),
     Reason.STORE_UNAVAILABLE: (
         "the shared store of rate {subject!r} did not answer within {bound:.3f} s and the rate "
         "is set to refuse in that case (on_failure)."
     ),
-    Reason.DRAINING: "the service is shutting down and admits nobody; {observed} still run.",
+    Reason.DRAINING: "the service is shutting down and admits nobody; {seen} still run.",
 }
 
 
@@ -65,7 +66,7 @@ _OVER = "its own timeout was already over, so its answer would be worthless. Not
 
 # A client may hold a share of the places; this one has another setting.
 _MAX_SHARE = (
-    "its client would have held {observed} places, at most {bound} may be (concurrency.max_share)."
+    "its client would have held {seen} places, at most {most} may be (concurrency.max_share)."
 )
 
 
@@ -90,24 +91,22 @@ def explain(refusal: Refuse) -> str:
         text = _OVER
     return text.format(
         subject=refusal.subject,
-        observed=_Number(refusal.observed),
-        bound=_Number(refusal.bound),
+        observed=refusal.observed,
+        bound=refusal.bound,
+        seen=_plain(refusal.observed),
+        most=_plain(refusal.bound),
         retry_after=refusal.retry_after,
     )
 
 
-class _Number(float):
-    """Written without a format: at most three decimals, cut and not rounded, never an exponent.
+def _plain(number: float) -> str:
+    """At most three decimals, never an exponent.
 
-    Cut, because "asked for 1 and 1 were available" would be no reason to refuse.
+    Cut, not rounded: "asked for 1 and 1 were available" would be no reason to refuse.
     """
-
-    def __str__(self) -> str:
-        cut = floor(self * 1000.0) / 1000.0 if abs(self) < 1e12 else float(self)
-        return f"{cut:.15g}"
-
-    def __format__(self, spec: str) -> str:
-        return super().__format__(spec) if spec else str(self)
+    if abs(number) < 1e12:
+        number = floor(number * 1000.0) / 1000.0
+    return f"{number:.15g}"
 
 
 class _Recorded(msgspec.Struct):
