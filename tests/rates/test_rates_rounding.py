@@ -30,7 +30,7 @@ def test_what_the_first_window_counted_in_fractions_is_let_in_at_its_retry_after
 
 @settings(deadline=None, max_examples=200)
 @given(
-    st.sampled_from(EVERY),
+    st.sampled_from(EVERY[:-1]),  # the log counts whole costs only
     st.integers(2, 300),
     st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.001, 1.0)), min_size=2, max_size=8),
 )

@@ -208,6 +208,11 @@ class FixedWindow(Limiter[float]):
     def _answer(self, key: Key, level: float, now: float, cost: float, *, allowed: bool) -> Quota:
         window = now // self._per
         used = max(0.0, level - self._clock_at(now)) + (cost if allowed else 0.0)
+        # Not below 0, where rounding puts it if `per` is next to nothing beside `now`.
+        reset_after = 0.0
+        if used:
+            end = (window + max(1.0, math.ceil(used / self._limit))) * self._per
+            reset_after = max(0.0, end - now)
         retry_after = 0.0
         if not allowed:
             retry_after = math.inf
@@ -219,7 +224,7 @@ class FixedWindow(Limiter[float]):
             allowed,
             self._limit,
             max(0.0, self._limit - used),
-            (window + max(1.0, math.ceil(used / self._limit))) * self._per - now if used else 0.0,
+            reset_after,
             retry_after,
             key,
             cost,

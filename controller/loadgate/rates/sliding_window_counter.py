@@ -283,7 +283,7 @@ class SlidingWindowCounter(Limiter[complex]):
             allowed,
             self._limit,
             max(0.0, self._limit - used),
-            (window + (2.0 if count or allowed else 1.0)) * self._per - now
+            max(0.0, (window + (2.0 if count or allowed else 1.0)) * self._per - now)
             if before or count or allowed
             else 0.0,
             retry_after,
@@ -300,7 +300,9 @@ class SlidingWindowCounter(Limiter[complex]):
         end, fading, room = self._end, before, limit - count - cost
         if room < 0.0:
             # Not in this window, whatever fades: the current one must start to fade itself.
-            fading, room = count, limit - cost
+            # How much it will be then: the state keeps fewer digits of it seen from there.
+            next_base = self._base + self._span
+            fading, room = self._base + count - next_base + self._span, limit - cost
             if fading < room // 1.0 + 1.0:
                 return until(now, end, end.__le__)
             end = self._next_end
