@@ -21,7 +21,7 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 # "[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%zone]:65535" needs 60 and a zone name of at most
 # 16 (IFNAMSIZ); longer text is no address and is not worth parsing.
-_MAX_ADDRESS_CHARS: Final = 96
+MAX_ADDRESS_CHARS: Final = 96
 
 _SPACE: Final = b" \t"
 _TOKEN_CHARS: Final = frozenset(
@@ -35,7 +35,7 @@ def parse_address(text: str) -> IPAddress | None:
     Brackets, a port (also an obfuscated one, ``_name``) and an IPv6 zone id are dropped;
     IPv4-mapped (``::ffff:0:0/96``) and NAT64 (``64:ff9b::/96``) addresses become IPv4.
     """
-    if not text or len(text) > _MAX_ADDRESS_CHARS or not text.isascii():
+    if not text or len(text) > MAX_ADDRESS_CHARS or not text.isascii():
         return None
     if text[0] == "[":
         inside, bracket, after = text[1:].partition("]")

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from loadgate.integrations.forwarded import (
+    MAX_ADDRESS_CHARS,
     IPAddress,
     forwarded_from_right,
     list_from_right,
@@ -32,7 +33,8 @@ Client = str | Mapping[str, str] | None
 ForwardedHeader = Literal["x-forwarded-for", "forwarded", "x-real-ip"]
 
 # A new IPv6 address costs about 10 µs, a hit in this cache 0.1 µs (bench/asgi.py). 4,096 clients
-# are about 1 MB; beyond that the cache only becomes useless, not wrong.
+# are about 1 MB; beyond that the cache only becomes useless, not wrong. What is remembered is cut
+# to the length of an address or a host name first, so that junk cannot make it more than a few MB.
 _CACHED_ADDRESSES: Final = 4096
 
 # A host name is at most 253 characters (RFC 1035); servers put nothing longer in a scope.
@@ -173,6 +175,8 @@ class Address:
         host = client[0] if client else ""
         if self._header is not None:
             host = self._told_by_proxies(host, scope)
+        if host and len(host) > _MAX_HOST_CHARS:
+            host = host[:_MAX_HOST_CHARS]
         return self._keys_of(host)
 
     def _told_by_proxies(self, peer: str, scope: Scope) -> str:
@@ -182,7 +186,7 @@ class Address:
                 if not self._trusts_unix:
                     return peer
             else:
-                known = self._look_up(peer)
+                known = self._look_up(peer) if len(peer) <= MAX_ADDRESS_CHARS else None
                 if known is None or not known[1]:
                     return peer
         lines = header_values(scope, self._header_name)
@@ -190,9 +194,13 @@ class Address:
             return peer
         if self._header == "x-real-ip":
             values = {line.strip() for line in lines}
-            told = self._look_up(_text(values.pop())) if len(values) == 1 else None
+            told = self._parsed(values.pop()) if len(values) == 1 else None
             return peer if told is None else told[0]
         return self._walk(peer, self._entries(lines))
+
+    def _parsed(self, entry: bytes) -> tuple[str, bool] | None:
+        # Too long for an address: neither parsed nor remembered.
+        return self._look_up(_text(entry)) if len(entry) <= MAX_ADDRESS_CHARS else None
 
     def _entries(self, lines: list[bytes]) -> Iterator[bytes | None]:
         if self._header == "forwarded":
@@ -202,7 +210,7 @@ class Address:
     def _walk(self, peer: str, entries: Iterator[bytes | None]) -> str:
         last_trusted = peer
         for hop, entry in enumerate(entries, start=1):
-            known = None if entry is None else self._look_up(_text(entry))
+            known = None if entry is None else self._parsed(entry)
             if known is None:
                 # "unknown", an obfuscated name or junk. Not the entry itself: who can make one up
                 # can make up a new one for each request.
@@ -244,7 +252,7 @@ def _parse_trusted(trusted: Iterable[str]) -> tuple[list[tuple[int, int, int]], 
 
 def _network_key(host: str, address: IPAddress | None, ipv4: int, ipv6: int) -> str:
     if address is None:
-        return host[:_MAX_HOST_CHARS]
+        return host
     width, prefix = (32, ipv4) if address.version == 4 else (128, ipv6)
     if prefix == width:
         return str(address)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -301,6 +302,40 @@ def test_reading_stops_at_its_bounds(lines: list[bytes], max_bytes: int, entries
     assert len(read) <= entries
     assert sum(map(len, read)) <= max_bytes
     assert len(list(forwarded_from_right(lines, max_bytes, entries))) <= entries
+
+
+@pytest.mark.parametrize(
+    ("header", "entry"),
+    [("x-forwarded-for", b"%s"), ("x-real-ip", b"%s"), ("forwarded", b"for=%s")],
+)
+def test_junk_through_a_trusted_proxy_is_not_remembered_at_its_length(
+    header: Any, entry: bytes
+) -> None:
+    address = Address(trusted=[PROXY], header=header)
+    tracemalloc.start()
+    try:
+        for n in range(4_200):
+            junk = entry % (b"%d" % n).rjust(8_000, b"x")
+            assert address(behind(junk, name=header.encode())) == PROXY
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
+
+
+def test_long_text_for_a_peer_is_not_remembered_at_its_length() -> None:
+    address, trusting = Address(), Address(trusted=[PROXY], header="x-forwarded-for")
+    tracemalloc.start()
+    try:
+        for n in range(4_200):
+            peer = (f"{n:x<300}", 1)
+            for identify in (address, trusting):
+                key = identify(scope((peer[0] * 20, 1)))
+                assert key == peer[0][:253]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 8_000_000
 
 
 @given(st.text(max_size=120))
