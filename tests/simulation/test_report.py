@@ -157,7 +157,7 @@ def test_scenarios_come_along_by_name(command: typer.Typer, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowhere: cannot be read: no such file"),
+        (["nowhere"], "nowhere: there is no such file"),
         (["overload", "--variant", "9x"], "no variant '9x'; '1.5x', '5x'"),
         (["overload", "--compare", "vegs"], "neither a policy file nor a limit"),
         (["overload", "--policy", "gone.toml"], "gone.toml: cannot be read"),
