@@ -1,1 +1,1 @@
-"""Adapters: how loadgate meets frameworks, servers and stores. Nothing in the core imports these."""
+"""Adapters: how loadgate meets frameworks, servers and stores. No core module imports these."""
