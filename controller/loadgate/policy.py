@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 import msgspec
 
 from loadgate import limits
 from loadgate.errors import PolicyError
-from loadgate.limits.settings import real
+from loadgate.limits.settings import real, shown, whole
 from loadgate.rates.spec import Rate
 from loadgate.shared import Store
 from loadgate.shedding.laws import RuleName
@@ -36,9 +36,48 @@ _MODES = ("enforce", "observe", "off")
 _INITIAL = 20
 
 
+# What would shadow a setting of its own if it stood among the options.
+_NOT_OPTIONS = ("algorithm", "initial", "max", "max_share", "min", "mode", "options")
+
+# A million slots in a row are 8 MB of table; 1,024 tell a thousand clients apart.
+_MOST_SLOTS = 1 << 20
+
+
 def _one_of(path: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise PolicyError(path, f"{value!r} is none of {', '.join(known)}")
+    if not isinstance(value, str) or value not in known:
+        raise PolicyError(path, f"{shown(value)} is none of {', '.join(known)}")
+
+
+def _text(path: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise PolicyError(path, f"{shown(value)} is not text")
+
+
+def _flag(path: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise PolicyError(path, f"{shown(value)} is neither true nor false")
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _named(path: str, value: object) -> None:
+    if not _is_mapping(value):
+        raise PolicyError(path, f"{shown(value)} does not map names to values")
+    for name in value:
+        if not isinstance(name, str):
+            raise PolicyError(f"{path}[{shown(name)}]", "is not a name: names are text")
+
+
+def _listed(path: str, value: object) -> tuple[Any, ...]:
+    if not _is_list(value):
+        raise PolicyError(path, f"{shown(value)} is not a list")
+    return tuple(value)
 
 
 def _nearest(value: int, low: int, high: int) -> int:
@@ -70,9 +109,21 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     max_share: float | None = None
 
     def __post_init__(self) -> None:
+        _text("algorithm", self.algorithm)
+        for name, count in (("initial", self.initial), ("min", self.min), ("max", self.max)):
+            if count is not None or name != "initial":
+                whole(name, count, 1, limits.HIGHEST)
         _one_of("mode", self.mode, _MODES)
         if self.max_share is not None:
             real("max_share", self.max_share, 1e-6, 1.0)
+        _named("options", self.options)
+        for name in self.options:
+            twice = name == "latency_target" and self.latency_target is not None
+            if twice or name in _NOT_OPTIONS:
+                raise PolicyError(
+                    f"options.{name}",
+                    f"{shown(self.options[name])} is no option; {name} stands beside the options",
+                )
         self.create()
 
     def create(self, initial: int | None = None) -> limits.Limit:
@@ -155,13 +206,21 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             real("max_refused", self.max_refused, 0.0, 1.0)
             if self.max_refused == 0.0:
                 raise PolicyError("max_refused", "0 would refuse nobody; use mode = 'observe'")
+        _text("fair_by", self.fair_by)
+        for name, count in (("fair_slots", self.fair_slots), ("fair_hand", self.fair_hand)):
+            if type(count) is not int:
+                raise PolicyError(name, f"{shown(count)} is not a whole number")
         bits = self.fair_slots.bit_length() - 1
-        if self.fair_slots < 1 or self.fair_slots != 1 << bits:
-            raise PolicyError("fair_slots", f"{self.fair_slots} is not a power of two")
-        if self.fair_hand < 1 or bits * self.fair_hand > 60:
+        if not 1 <= self.fair_slots <= _MOST_SLOTS or self.fair_slots != 1 << bits:
+            raise PolicyError(
+                "fair_slots",
+                f"{shown(self.fair_slots)} is not a power of two from 1 to {_MOST_SLOTS}",
+            )
+        whole("fair_hand", self.fair_hand, 1, 60)
+        if bits * self.fair_hand > 60:
             raise PolicyError(
                 "fair_hand",
-                f"{self.fair_hand} must be at least 1, and fair_slots ** fair_hand at most 2 ** 60",
+                f"{self.fair_hand} is too many: fair_slots ** fair_hand must be at most 2 ** 60",
             )
 
 
@@ -232,13 +291,16 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             ("signals", self.signals, Signals),
         ):
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-                raise PolicyError(path, f"{value!r} is not a {kind.__name__}")
-        msgspec.structs.force_setattr(self, "rates", tuple(self.rates))
-        msgspec.structs.force_setattr(self, "priorities", tuple(self.priorities))
+                raise PolicyError(path, f"{shown(value)} is not a {kind.__name__}")
+        _flag("cancel", self.cancel)
+        _flag("enabled", self.enabled)
+        _named("reserve", self.reserve)
+        msgspec.structs.force_setattr(self, "rates", _listed("rates", self.rates))
+        msgspec.structs.force_setattr(self, "priorities", _listed("priorities", self.priorities))
         seen: set[str] = set()
         for index, rate in enumerate(self.rates):
             if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-                raise PolicyError(f"rates[{index}]", f"{rate!r} is not a Rate")
+                raise PolicyError(f"rates[{index}]", f"{shown(rate)} is not a Rate")
             if rate.name in seen:
                 raise PolicyError(f"rates[{index}].name", f"{rate.name!r} is used twice")
             if rate.shared and self.store is None:
@@ -246,7 +308,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             seen.add(rate.name)
         if self.store is not None:
             if not isinstance(self.store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-                raise PolicyError("store", f"{self.store!r} is not a Store")
+                raise PolicyError("store", f"{shown(self.store)} is not a Store")
             try:
                 self.store.check(self.rates)
             except PolicyError as error:
@@ -255,7 +317,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise PolicyError("priorities", "at least one class is needed")
         for index, name in enumerate(self.priorities):
             if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-                raise PolicyError(f"priorities[{index}]", f"{name!r} is not a name")
+                raise PolicyError(f"priorities[{index}]", f"{shown(name)} is not a name")
         if len(set(self.priorities)) != len(self.priorities):
             raise PolicyError("priorities", f"{list(self.priorities)} has a name twice")
         for name, share in self.reserve.items():
@@ -272,6 +334,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         Raises:
             PolicyError: A setting is wrong; its `path` says which (`rates[0].burst`).
         """
+        if not isinstance(mapping, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from whoever read the file
+            raise PolicyError("", f"{shown(mapping)} does not map names to settings")
+        _check_plain(mapping, "", 0)
         return _convert(mapping, cls)
 
     @classmethod
@@ -285,16 +350,42 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         text = Path(path).read_bytes()
         try:
             mapping = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
             raise PolicyError("", f"{path} is not TOML: {error}") from error
+        except RecursionError:
+            raise PolicyError("", f"{path} is nested too deeply for a policy") from None
         return cls.from_mapping(mapping)
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
-# How msgspec says where: "... - at `$.rates[0].burst`".
+# How msgspec says where: "... - at `$.rates[0].burst`"; `[...]` is any name of a mapping.
 _PLACE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+
+# The deepest setting there is, rates[0].match.tier[0], stands at 5.
+_DEEPEST = 8
+
+
+def _check_plain(value: Any, path: str, depth: int) -> None:
+    """Refuse what no file could hold and what would stop the checks that come after this."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise PolicyError(path, f"{shown(value)} is not Unicode text") from None
+        return
+    if depth == _DEEPEST:
+        raise PolicyError(path, f"{shown(value)} is nested too deeply for a policy")
+    if _is_mapping(value):
+        for name, each in value.items():
+            if not isinstance(name, str):
+                raise PolicyError(f"{path}[{shown(name)}]", "is not a name: names are text")
+            _check_plain(name, path, depth)
+            _check_plain(each, _inside(path, name), depth + 1)
+    elif _is_list(value) and isinstance(value, Sequence):
+        for index, each in enumerate(value):
+            _check_plain(each, f"{path}[{index}]", depth + 1)
 
 
 def _convert(mapping: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
@@ -311,7 +402,8 @@ def _convert(mapping: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise PolicyError(name, f"unknown setting; {hint}").under(path) from None
-        raise PolicyError(path, f"{what}; it is {_value_at(mapping, path)!r}") from None
+        path, value = _found(mapping, kind, path)
+        raise PolicyError(path, f"{what}; it is {shown(value)}") from None
 
 
 def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
@@ -327,12 +419,30 @@ def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
     return parts.get(first, kind)
 
 
-def _value_at(mapping: Any, path: str) -> Any:
-    """What the operator wrote at `path`."""
+def _found(mapping: Any, kind: type[msgspec.Struct], path: str) -> tuple[str, Any]:
+    """Where exactly msgspec's `path` is, and what the operator wrote there."""
     found: Any = mapping
-    for step in re.findall(r"[^.\[\]]+", path):
+    place = field = ""
+    for step in re.findall(r"\[\.\.\.\]|[^.\[\]]+", path):
+        if step == "[...]":
+            step = _culprit(found, _kind_at(kind, place), field)
+        if _is_mapping(found):
+            found, place, field = found[step], _inside(place, step), step
+        else:
+            found, place = found[int(step)], f"{place}[{step}]"
+    return place, found
+
+
+def _culprit(found: Mapping[str, Any], kind: type[msgspec.Struct], field: str) -> str:
+    """The first name in `found`, the value of `field`, whose value is of a wrong type."""
+    expected = {each.name: each.type for each in msgspec.structs.fields(kind)}[field]
+    for name, value in found.items():
         try:
-            found = found[int(step) if step.isdigit() else step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return found
+            msgspec.convert({name: value}, expected)
+        except msgspec.ValidationError:
+            return name
+    raise AssertionError(f"nothing in {field} is wrong")  # msgspec has just said that it is
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
