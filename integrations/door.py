@@ -124,7 +124,10 @@ class Door:
         self._level = 0
 
     def counts(self) -> DoorCounts:
-        """What happened so far."""
+        """What happened so far, and whether it is closed now, also when nobody comes any more."""
+        now = self._clock()
+        if now >= self.rule.due:
+            self._look(now)
         return DoorCounts(
             self._passed,
             self._spared,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.shedding.door import DOOR_IN_TRANSIT, DOOR_RATE
 
 # Each text names the numbers compared (observed, bound; seen and most are the same two in few
 # digits) and the setting that moves the outcome.
@@ -69,6 +70,19 @@ _MAX_SHARE = (
     "its client would have held {seen} places, at most {most} may be (concurrency.max_share)."
 )
 
+# The door in front of the server compares other things, while the loop is late.
+_DOOR = {
+    DOOR_IN_TRANSIT: (
+        "the door is closed, as the event loop is late and most requests are refused: {seen} "
+        "were on their way from the door to the application, {most} may be (a quarter of "
+        "signals.max_lag)."
+    ),
+    DOOR_RATE: (
+        "the door is closed, as the event loop is late and most requests are refused: {seen} "
+        "a second came, {most} a second are let through, twice what was of use lately and 10."
+    ),
+}
+
 
 def explain(refusal: Refuse) -> str:
     """Say in words what `refusal` compared and which setting moves it."""
@@ -87,6 +101,8 @@ def explain(refusal: Refuse) -> str:
     text = _TEXTS[refusal.reason]
     if refusal.reason is Reason.FAIR_SHARE and refusal.subject:
         text = _MAX_SHARE
+    if refusal.reason is Reason.LOOP_LAG and refusal.subject:
+        text = _DOOR.get(refusal.subject, text)
     if refusal.reason is Reason.DEADLINE and refusal.bound <= 0.0:
         text = _OVER
     return text.format(

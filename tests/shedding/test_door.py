@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgate.decisions import Reason
-from loadgate.shedding.door import DoorRule
+from loadgate.explain import explain
+from loadgate.shedding.door import DOOR_IN_TRANSIT, DOOR_RATE, DoorRule
 
 
 class Loop:
@@ -41,7 +42,7 @@ class Loop:
         end = self.now + seconds
         while self.now < end:
             self.now += 1.0 / rate
-            self._turn()
+            self.work_off()
             if self.now >= self.rule.due:
                 self.rule.look(self.now, self.useful)
             self.offered += 1
@@ -52,7 +53,7 @@ class Loop:
                 self._on_its_way.append((self.now, starts))
         return self.passed / self.offered
 
-    def _turn(self) -> None:
+    def work_off(self) -> None:
         while self._on_its_way and self._on_its_way[0][1] <= self.now:
             passed, entered = self._on_its_way.popleft()
             self.rule.enter(entered, passed)
@@ -146,7 +147,7 @@ def test_one_that_never_arrives_does_not_lock_the_door() -> None:
     assert late == 5
 
 
-def test_a_refusal_says_how_late_the_loop_is() -> None:
+def test_a_refusal_has_the_reason_of_a_late_loop() -> None:
     loop = Loop(work=0.020)
     loop.offer(1000, 5)
     refusals = [loop.rule.arrive(loop.now) for _ in range(5)]
@@ -188,3 +189,92 @@ def test_whatever_happens_those_in_transit_are_counted_right(
 def test_a_lag_that_means_nothing_is_an_error(wrong: float) -> None:
     with pytest.raises(ValueError, match="max_lag"):
         DoorRule(wrong)
+
+
+def burst(loop: Loop, size: int) -> float:
+    """Offer so many at one moment; returns the share that passed."""
+    return loop.offer(size * 1e6, 1e-6)
+
+
+def test_an_overload_that_goes_on_closes_it_within_two_seconds() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(500, 2)
+    assert loop.rule.closed
+
+
+@pytest.mark.parametrize("size", [100, 500, 5000])
+@pytest.mark.parametrize("before", [0.0, 0.3, 5.0])
+def test_one_burst_however_large_does_not_close_it(size: int, before: float) -> None:
+    loop = Loop(work=0.020, places=40)
+    if before:
+        loop.offer(20, before)
+    assert burst(loop, size) == 1.0
+    assert loop.offer(20, 5) == 1.0
+    assert not loop.rule.closed
+
+
+def test_after_bursts_and_pauses_nobody_is_refused_for_what_is_over() -> None:
+    # The pauses are longer than what was left takes, so each burst meets an idle service.
+    loop = Loop(work=0.002, places=40)
+    for pause, size in ((1, 100), (2, 100), (2, 100), (2, 500), (2, 100), (10, 100), (5, 30)):
+        loop.now += pause
+        assert burst(loop, size) == 1.0
+
+
+@pytest.mark.parametrize("idle", [2.5, 10.0, 3600.0])
+def test_a_closed_door_is_open_after_an_idle_time_whatever_it_measured(idle: float) -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 10)
+    assert loop.rule.closed
+    loop.now += idle
+    assert burst(loop, 100) == 1.0
+    assert not loop.rule.closed
+
+
+def test_looking_is_enough_to_open_when_nobody_comes() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 10)
+    loop.now += 1.5
+    loop.work_off()  # whoever was on the way has entered
+    loop.rule.look(loop.now, loop.useful)
+    assert not loop.rule.closed
+
+
+def test_little_traffic_opens_it_although_the_machine_is_slow() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 5)
+    assert loop.rule.closed
+    # Each of ten a second takes 20 ms to the application: late, but nothing to refuse anybody for.
+    for step in range(20):
+        loop.now += 0.1
+        if loop.now >= loop.rule.due:
+            loop.rule.look(loop.now, loop.useful)
+        if loop.rule.arrive(loop.now) is None:
+            loop.rule.enter(loop.now + 0.020, loop.now)
+            loop.useful += 1
+        if step >= 15:
+            assert not loop.rule.closed
+
+
+def test_a_loop_that_stands_still_is_not_taken_for_an_idle_one() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 5)
+    assert loop.rule.in_transit
+    last = loop.now
+    loop.rule.look(last + 1.5, loop.useful)
+    assert loop.rule.closed
+    # ... but somebody who was lost on the way does not keep it shut for ever.
+    loop.rule.look(last + 4.0, loop.useful)
+    assert not loop.rule.closed
+
+
+def test_what_a_refusal_compared_is_what_it_says() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(1000, 5)
+    refusals = [one for one in (loop.rule.arrive(loop.now) for _ in range(50)) if one]
+    assert refusals
+    for one in refusals:
+        assert one.subject in (DOOR_IN_TRANSIT, DOOR_RATE)
+        assert one.observed >= one.bound
+        assert "signals.max_lag" in explain(one) or "a second came" in explain(one)
+        assert "tick" not in explain(one)

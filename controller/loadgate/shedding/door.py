@@ -3,14 +3,17 @@
 Refusing inside the application is exact (it knows the client, the class, the queue), but costs an
 HTTP server nearly as much as an answer. Far above capacity that cost is what fills the event
 loop. The door in front of the HTTP machinery refuses for a tenth of it, but blindly. So it stays
-open until two things are true of the same half second: requests took long from the door to the
-application (the loop is late), and fewer than half of the offered ones were of any use there.
+open until two things are true of two half seconds in a row: requests took long from the door to
+the application (the loop is late), and fewer than half of the offered ones were of any use there.
+One burst, however large, is not that.
 
 A door that is closed lets through twice what was of use lately (the adaptive throttling of
 Google's SRE book, chapter 21, with the same factor, but on the server's side), a trickle on top,
 and only so many at a time that the loop works them off within `narrow` seconds. So the controller
 always sees at least twice what it can take, a capacity that grows is followed within seconds,
-and the door opens by itself once less than twice the useful is offered.
+and the door opens by itself once less than twice the useful is offered for a second, at once if
+the loop is on time as well. Nothing is concluded from what is over: when nobody has come for a
+second and nobody is on the way, the door is open and has forgotten everything.
 
 A refusal by a rate (429) counts as use: only the application can tell a greedy client from a
 modest one, and a door that closed for it would punish the modest.
@@ -24,6 +27,16 @@ from loadgate.decisions import Reason, Refuse, Stage
 
 # Seconds over which use and lateness are judged: some twenty requests of a service of 50/s.
 _WINDOW: Final = 0.5
+
+# Windows in a row that must show an overload before the door closes, and a calm before it opens
+# while the loop is still late. A burst ends within one; the second shows that it goes on.
+_CONFIRM: Final = 2
+
+# Seconds without an arrival after which whatever was measured is about the past. A loop that is
+# blocked sees no arrivals either, but then somebody is on the way to the application, so it is
+# believed only after three times as long (should one be lost on the way, it opens all the same).
+QUIET: Final = 1.0
+_SILENT: Final = 3.0 * QUIET
 
 # Mean seconds from the door to the application above which the loop is late. Hypercorn needs
 # 0.3 ms when idle; CoDel's target for a standing queue is 5 ms as well (RFC 8289).
@@ -47,6 +60,11 @@ _LONGEST_HOLD: Final = 32.0
 # Seconds without a pass after which one passes, whatever is said to be on its way.
 _PATIENCE: Final = 1.0
 
+# Subjects of refusals, which say what was compared: requests on their way to the application with
+# those allowed there, or requests offered a second with those let through.
+DOOR_IN_TRANSIT: Final = "door: in transit"
+DOOR_RATE: Final = "door: per second"
+
 # Seconds after which a refused client may come back: the application's estimate is not asked.
 _RETRY_AFTER: Final = 1.0
 
@@ -68,13 +86,17 @@ class DoorRule:
 
     __slots__ = (
         "_allowed",
+        "_calm",
         "_entered",
         "_hold",
+        "_last_arrival",
         "_last_pass",
         "_offered",
+        "_offered_rate",
         "_pass_rate",
         "_retry_thinned",
         "_since",
+        "_strained",
         "_tokens",
         "_tokens_at",
         "_transit",
@@ -93,23 +115,29 @@ class DoorRule:
             raise ValueError(f"max_lag: {max_lag!r} is not a finite number above 0")
         self.max_lag = max_lag
         self.due = float("-inf")
-        self.closed = False
-        self.thinned = False
         self.in_transit: int = 0
-        self.delay = 0.0
-        self._allowed = 1.0
-        self._hold = _FIRST_HOLD
-        self._retry_thinned = 0.0
-        self._last_pass = float("-inf")
-        self._pass_rate = _TRICKLE
-        self._tokens = 1.0
+        self._last_arrival = self._last_pass = float("-inf")
         self._tokens_at = 0.0
         self._since = 0.0
         self._useful = 0
-        self._use_rate = 0.0
         self._offered = 0
         self._entered = 0
         self._transit = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as on the first day, but for those who are on their way."""
+        self.closed = False
+        self.thinned = False
+        self.delay = 0.0
+        self._strained = self._calm = 0
+        self._allowed = 1.0
+        self._hold = _FIRST_HOLD
+        self._retry_thinned = 0.0
+        self._pass_rate = _TRICKLE
+        self._offered_rate = 0.0
+        self._tokens = 1.0
+        self._use_rate = 0.0
 
     def arrive(self, now: float) -> Refuse | None:
         """Decide about one request; None lets it pass.
@@ -118,11 +146,13 @@ class DoorRule:
             now: Monotonic seconds.
         """
         self._offered += 1
+        self._last_arrival = now
         if self.closed:
             if self.in_transit >= self._allowed and now - self._last_pass < _PATIENCE:
-                return self._refusal()
+                return self._refusal(self.in_transit, self._allowed, DOOR_IN_TRANSIT)
             if self.thinned and not self._takes_token(now):
-                return self._refusal()
+                offered = self._offered / max(now - self._since, _WINDOW)
+                return self._refusal(max(offered, self._offered_rate), self._pass_rate, DOOR_RATE)
         self._last_pass = now
         self.in_transit += 1
         return None
@@ -141,6 +171,8 @@ class DoorRule:
     def look(self, now: float, useful: int) -> None:
         """Judge the last window; call it whenever `now >= due`, before `arrive`.
 
+        It need not be called while nobody comes: the next call finds out how long that was.
+
         Args:
             now: Monotonic seconds.
             useful: Requests that were admitted or refused by a rate, since the beginning.
@@ -148,7 +180,10 @@ class DoorRule:
         first = self.due == float("-inf")
         elapsed = now - self._since
         self.due = now + _WINDOW
-        if not first and elapsed > 0.0:
+        silence = now - self._last_arrival
+        if silence >= (_SILENT if self.in_transit else QUIET):
+            self._forget()
+        elif not first and elapsed > 0.0:
             self._judge(now, elapsed, max(0, useful - self._useful))
         self._since = now
         self._useful = useful
@@ -166,19 +201,30 @@ class DoorRule:
         else:
             self.delay = elapsed if self.in_transit else 0.0
         late = self.delay > LATE
-        if self._offered / elapsed <= self._pass_rate:
-            if self.closed and not late:
+        self._offered_rate = self._offered / elapsed
+        if self._offered_rate <= self._pass_rate:
+            self._strained = 0
+            self._calm += 1
+            if not late or self._calm >= _CONFIRM:
                 self.closed = self.thinned = False
         elif late:
-            if not self.thinned:
-                # It was tried without thinning, and in vain: wait longer before the next time.
-                again = self.closed or now < self._retry_thinned + self._hold
-                self._hold = min(2.0 * self._hold, _LONGEST_HOLD) if again else _FIRST_HOLD
-                self._retry_thinned = now + self._hold
-                self._tokens_at = now
-            self.closed = self.thinned = True
+            self._calm = 0
+            self._strained += 1
+            if self.closed or self._strained >= _CONFIRM:
+                self._close(now)
+        else:
+            self._strained = self._calm = 0
         if self.thinned and now >= self._retry_thinned:
             self.thinned = False
+
+    def _close(self, now: float) -> None:
+        if not self.thinned:
+            # It was tried without thinning, and in vain: wait longer before the next time.
+            again = self.closed or now < self._retry_thinned + self._hold
+            self._hold = min(2.0 * self._hold, _LONGEST_HOLD) if again else _FIRST_HOLD
+            self._retry_thinned = now + self._hold
+            self._tokens_at = now
+        self.closed = self.thinned = True
 
     def _takes_token(self, now: float) -> bool:
         room = max(1.0, self._pass_rate * _NARROW * self.max_lag)
@@ -190,5 +236,5 @@ class DoorRule:
         self._tokens -= 1.0
         return True
 
-    def _refusal(self) -> Refuse:
-        return Refuse(Stage.SHED, Reason.LOOP_LAG, _RETRY_AFTER, self.delay, LATE)
+    def _refusal(self, observed: float, bound: float, subject: str) -> Refuse:
+        return Refuse(Stage.SHED, Reason.LOOP_LAG, _RETRY_AFTER, observed, bound, subject)
