@@ -60,6 +60,10 @@ _MAX_BUFFER: Final = 256 * 1024
 # 256 waiting uploads with full buffers.
 _MAX_BUFFERS: Final = 64 * 1024 * 1024
 
+# Seconds without a byte, in sum, after which a client that has a place loses it. nginx waits 60 s
+# and Apache 20 s (client_body_timeout, RequestReadTimeout), but there it costs no place.
+_BODY_TIMEOUT: Final = 10.0
+
 # How much of a refused HTTP/1.1 upload is read to keep the connection. Reading a megabyte costs
 # less than a new TCP and TLS handshake; beyond that closing is cheaper.
 _MAX_DRAIN: Final = 1024 * 1024
@@ -103,6 +107,10 @@ class AdmissionMiddleware:
         max_drain: Bytes of the upload of a refused HTTP/1.x request that are read before the
             server closes the connection.
         max_drain_time: Likewise in seconds.
+        body_timeout: Seconds that an admitted request may wait in `receive` for its client's
+            body, all its waits together, and one more for each 500 bytes that come. Then
+            the application is told that the client has left, the place is given back, and the
+            client gets 408 unless the application answers. None waits for ever.
         log: Where decisions are logged, None for nowhere.
 
     Raises:
@@ -129,6 +137,7 @@ class AdmissionMiddleware:
         max_buffers: int = _MAX_BUFFERS,
         max_drain: int = _MAX_DRAIN,
         max_drain_time: float = _MAX_DRAIN_TIME,
+        body_timeout: float | None = _BODY_TIMEOUT,
         log: DecisionLog | None = None,
     ) -> None:
         if websockets not in ("handshake", "connection", "off"):
@@ -146,6 +155,8 @@ class AdmissionMiddleware:
         ):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name}: {value!r} is not a number of at least 0")
+        if body_timeout is not None and not 0 < body_timeout < float("inf"):
+            raise ValueError(f"body_timeout: {body_timeout!r} is not a finite number above 0")
         check_request(1.0 if callable(cost) else cost, None if callable(timeout) else timeout)
         self.app = app
         if not callable(app) or isinstance(app, Policy | AdmissionController):
@@ -174,6 +185,7 @@ class AdmissionMiddleware:
         self._buffers = Buffers(max_buffer, max_buffers)
         self._max_drain = max_drain
         self._max_drain_time = max_drain_time
+        self._body_timeout = body_timeout
         self._pressure = Pressure()
         self._log = log
         self._logs_admitted = log is not None and log.admitted_every > 0
@@ -214,14 +226,19 @@ class AdmissionMiddleware:
         if permit.state == RUNNING and self._short:
             # `_run`, written out: a coroutine less for each request that finds a free place.
             exchange = Exchange(permit, receive, send, None, self._hold_background)
+            exchange.patience = self._body_timeout
             try:
                 scope[PERMIT] = permit
                 await self.app(scope, exchange.receive, exchange.send)
             except BaseException as error:
                 exchange.raised(error)
+                if exchange.wait is not None and isinstance(error, Exception):
+                    await self._after(exchange, scope)
                 raise
             if exchange.holds or not exchange.ended:
                 exchange.returned()
+                if exchange.wait is not None:
+                    await self._after(exchange, scope)
         else:
             await self._go_on(permit, scope, receive, send)
 
@@ -398,6 +415,7 @@ class AdmissionMiddleware:
         else:
             exchange = Exchange(permit, receive, send, pump, self._hold_background)
             exchange.frees_streams = self._frees_streams
+            exchange.patience = self._body_timeout
             exchange.finishes = pump is not None and self._finish_uploads and is_multiplexed(scope)
         try:
             scope[PERMIT] = permit
@@ -409,11 +427,18 @@ class AdmissionMiddleware:
         except BaseException as error:
             exchange.raised(error)
             if isinstance(exchange, Exchange) and isinstance(error, Exception):
+                await self._after(exchange, scope)
                 await exchange.drain()
             raise
         exchange.returned()
         if isinstance(exchange, Exchange) and not exchange.ended:
+            await self._after(exchange, scope)
             await exchange.drain()
+
+    async def _after(self, exchange: Exchange, scope: Scope) -> None:
+        """The application is done; has its client been told of the timeout, if there was one?"""
+        exchange.closes = not is_multiplexed(scope)
+        await exchange.tell_timeout()
 
     def _quota_headers(self, permit: Permit) -> list[Header]:
         policy = permit.controller.policy

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from loadgate.decisions import Outcome
+from loadgate.integrations.body_wait import BodyWait
 from loadgate.integrations.receive import Message, Receive, ReceivePump, Send
 from loadgate.permit import Permit, outcome_of
 
@@ -20,6 +21,10 @@ Header = tuple[bytes, bytes]
 
 _CANCELLED: Final = Outcome.CANCELLED
 _IGNORED: Final = Outcome.IGNORED
+
+# RFC 9110, 15.5.9: the client did not produce a whole request in time. The connection is of no
+# further use: the rest of the body may still come.
+_TIMEOUT_HEADERS: Final = ((b"content-length", b"0"), (b"connection", b"close"))
 
 
 class Exchange(msgspec.Struct):
@@ -43,6 +48,9 @@ class Exchange(msgspec.Struct):
         shown: What the response shows, None for success.
         headers: The response's headers, to tell streams from documents.
         frees_streams: Give the place back when a stream of events begins.
+        patience: Seconds that its body may be waited for, None for ever.
+        closes: Whether its connection can be closed after it, which HTTP/2 does not know.
+        wait: The wait for its body, once the application has asked for it.
     """
 
     permit: Permit
@@ -59,6 +67,9 @@ class Exchange(msgspec.Struct):
     shown: Outcome | None = None
     headers: Iterable[Header] | None = None
     frees_streams: bool = False
+    patience: float | None = None
+    wait: BodyWait | None = None
+    closes: bool = True
 
     def send(self, message: Message) -> Awaitable[None]:
         """What the application gets as `send`."""
@@ -76,6 +87,9 @@ class Exchange(msgspec.Struct):
                 self.started = True
                 permit = self.permit
                 permit.answered()
+                if self.wait is not None and self.wait.waited:
+                    # The client's slowness is none of the service's.
+                    permit.answered_at -= self.wait.waited
                 self.trailers = message.get("trailers", False)
                 self.headers = message.get("headers")
                 permit.status = status = message["status"]
@@ -103,10 +117,42 @@ class Exchange(msgspec.Struct):
 
     async def receive(self) -> Message:
         """What the application gets as `receive`."""
-        message = await self.inner_receive()
+        wait = self.wait
+        if wait is None and self.patience is not None:
+            wait = self.wait = BodyWait(self.patience, self.permit.controller.clock)
+        if wait is None or wait.complete:
+            message = await self.inner_receive()
+        else:
+            # A `receive` that lost the race with its timeout is not called again: a message may
+            # have gone with it.
+            found = None if wait.expired else await wait.next(self.inner_receive())
+            if found is None:
+                self._give_up()
+                return {"type": "http.disconnect"}
+            message = found
         if message["type"] == "http.disconnect":
             self.gone = True
         return message
+
+    async def tell_timeout(self) -> None:
+        """Answer 408 if the client did not send its body and the application said nothing."""
+        if self.wait is not None and self.wait.expired and not self.started:
+            self.started = self.ended = True
+            headers = _TIMEOUT_HEADERS if self.closes else _TIMEOUT_HEADERS[:1]
+            await self.inner_send(
+                {"type": "http.response.start", "status": 408, "headers": headers}
+            )
+            end: Message = {"type": "http.response.body", "body": b""}
+            await (self._finish(end) if self.finishes else self.inner_send(end))
+
+    def _give_up(self) -> None:
+        """The client took too long: its place goes to somebody else now."""
+        self.gone = True
+        if not self.started:
+            self.permit.answered()
+            if self.wait is not None:
+                self.permit.answered_at -= self.wait.waited
+        self.permit.release(_CANCELLED)
 
     def returned(self) -> None:
         """The application has returned."""

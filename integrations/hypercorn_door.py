@@ -12,6 +12,7 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import randint
 from typing import Any, Final
 
@@ -198,12 +199,35 @@ class _Server(_tcp.TCPServer):  # type: ignore[misc]  # Any, see above
         base: Any = super()
         base.__init__(app, loop, config, context, listening.state, reader, writer)
         self._connection = connection
+        self._protocol: Any
+
+    @property
+    def protocol(self) -> Any:
+        """Hypercorn's choice of HTTP/1 or 2."""
+        return self._protocol
+
+    @protocol.setter
+    def protocol(self, chosen: Any) -> None:
+        # A connection that was upgraded to h2c keeps its descriptor for ever when its client has
+        # left (Hypercorn 0.18). Whoever ignores Upgrade goes on in HTTP/1.1 (RFC 9110, 7.8).
+        if isinstance(chosen.protocol, _h11.H11Protocol):
+            chosen.protocol._check_protocol = partial(
+                _check_but_h2c, chosen.protocol._check_protocol
+            )
+        self._protocol = chosen
 
     async def protocol_send(self, event: Any) -> None:
         if type(event) is _events.Updated:
             self._connection.busy = not event.idle
         base: Any = super()
         await base.protocol_send(event)
+
+
+async def _check_but_h2c(check: Callable[[Any], Awaitable[None]], event: Any) -> None:
+    for name, value in event.headers:
+        if name == b"upgrade" and value.strip().lower() == b"h2c":
+            return
+    await check(event)
 
 
 class _Entrance:

@@ -191,6 +191,15 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    body_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=3600.0,
+            help="Seconds that an admitted request may wait for its client's body, and one more "
+            "for each 500 bytes; 0 for ever.",
+        ),
+    ] = 10.0,
     door: Annotated[
         Door,
         typer.Option(
@@ -236,6 +245,7 @@ def serve(
         layer = _layer(rules, trusted_proxy or [], proxy_header, identify, app_dir)
         # Hypercorn loses an HTTP/2 connection whose upload outlives the answer.
         layer["finish_uploads"] = True
+        layer["body_timeout"] = body_timeout or None
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
         layer["log"] = witness = Witness(logs=log_refusals, explained=True)

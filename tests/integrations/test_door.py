@@ -107,6 +107,17 @@ def test_an_open_door_is_not_noticed(uvloop: bool) -> None:
 
 
 @loops
+@pytest.mark.parametrize("upgrade", [b"Upgrade: h2c", b"UPGRADE:  H2C ", b"upgrade:\r\n h2c"])
+def test_an_upgrade_to_cleartext_http2_is_ignored(uvloop: bool, upgrade: bytes) -> None:
+    # Hypercorn 0.18 never closes the descriptor of a connection that it has upgraded.
+    asks = b"connection: upgrade, http2-settings\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+    with place(uvloop) as here, Http1(here.port) as client:
+        client.send(b"GET /echo HTTP/1.1\r\nhost: a\r\n" + upgrade + b"\r\n" + asks + b"\r\n")
+        assert client.read()[0] == 200
+        assert client.get("/echo")[0] == 200
+
+
+@loops
 def test_a_new_connection_is_answered_and_closed_without_the_application(uvloop: bool) -> None:
     with place(uvloop) as here:
         here.rule.shut()
