@@ -34,7 +34,7 @@ STAIRCASE = [
     {"explain"},
     {"errors"},
     {"limits", "rates", "shedding"},
-    {"telemetry", "waiting", "ticket"},
+    {"telemetry", "waiting", "ticket", "reading"},
     {"shared", "accounts"},
     {"entrance"},
     {"places"},

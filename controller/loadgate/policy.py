@@ -6,13 +6,11 @@ bound; a policy that exists is one that works.
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard, TypeVar
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -20,6 +18,7 @@ from loadgate import limits
 from loadgate.errors import PolicyError
 from loadgate.limits.settings import real, shown, whole
 from loadgate.rates.spec import Rate
+from loadgate.reading import is_list, is_mapping, read
 from loadgate.shared import Store
 from loadgate.shedding.laws import RuleName
 from loadgate.waiting import Discipline
@@ -58,16 +57,8 @@ def _flag(path: str, value: object) -> None:
         raise PolicyError(path, f"{shown(value)} is neither true nor false")
 
 
-def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(value, Mapping)
-
-
-def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-
-
 def _named(path: str, value: object) -> None:
-    if not _is_mapping(value):
+    if not is_mapping(value):
         raise PolicyError(path, f"{shown(value)} does not map names to values")
     for name in value:
         if not isinstance(name, str):
@@ -75,7 +66,7 @@ def _named(path: str, value: object) -> None:
 
 
 def _listed(path: str, value: object) -> tuple[Any, ...]:
-    if not _is_list(value):
+    if not is_list(value):
         raise PolicyError(path, f"{shown(value)} is not a list")
     return tuple(value)
 
@@ -334,10 +325,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         Raises:
             PolicyError: A setting is wrong; its `path` says which (`rates[0].burst`).
         """
-        if not isinstance(mapping, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from whoever read the file
-            raise PolicyError("", f"{shown(mapping)} does not map names to settings")
-        _check_plain(mapping, "", 0)
-        return _convert(mapping, cls)
+        return read(mapping, cls)
 
     @classmethod
     def from_toml(cls, path: str | PathLike[str]) -> Self:
@@ -355,94 +343,3 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         except RecursionError:
             raise PolicyError("", f"{path} is nested too deeply for a policy") from None
         return cls.from_mapping(mapping)
-
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-# How msgspec says where: "... - at `$.rates[0].burst`"; `[...]` is any name of a mapping.
-_PLACE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
-
-# The deepest setting there is, rates[0].match.tier[0], stands at 5.
-_DEEPEST = 8
-
-
-def _check_plain(value: Any, path: str, depth: int) -> None:
-    """Refuse what no file could hold and what would stop the checks that come after this."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise PolicyError(path, f"{shown(value)} is not Unicode text") from None
-        return
-    if depth == _DEEPEST:
-        raise PolicyError(path, f"{shown(value)} is nested too deeply for a policy")
-    if _is_mapping(value):
-        for name, each in value.items():
-            if not isinstance(name, str):
-                raise PolicyError(f"{path}[{shown(name)}]", "is not a name: names are text")
-            _check_plain(name, path, depth)
-            _check_plain(each, _inside(path, name), depth + 1)
-    elif _is_list(value) and isinstance(value, Sequence):
-        for index, each in enumerate(value):
-            _check_plain(each, f"{path}[{index}]", depth + 1)
-
-
-def _convert(mapping: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
-    try:
-        return msgspec.convert(dict(mapping), kind)
-    except msgspec.ValidationError as error:
-        place = _PLACE.match(str(error))
-        path, what = (place["path"], place["what"]) if place else ("", str(error))
-        if isinstance(error.__cause__, PolicyError):
-            raise error.__cause__.under(path) from None
-        if unknown := _UNKNOWN.match(what):
-            name = unknown["name"]
-            known = [field.name for field in msgspec.structs.fields(_kind_at(kind, path))]
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise PolicyError(name, f"unknown setting; {hint}").under(path) from None
-        path, value = _found(mapping, kind, path)
-        raise PolicyError(path, f"{what}; it is {shown(value)}") from None
-
-
-def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
-    """The struct that describes the place `path` of a policy."""
-    first = path.split(".")[0].split("[")[0]
-    parts: dict[str, type[msgspec.Struct]] = {
-        "rates": Rate,
-        "concurrency": Concurrency,
-        "queue": Queue,
-        "signals": Signals,
-        "store": Store,
-    }
-    return parts.get(first, kind)
-
-
-def _found(mapping: Any, kind: type[msgspec.Struct], path: str) -> tuple[str, Any]:
-    """Where exactly msgspec's `path` is, and what the operator wrote there."""
-    found: Any = mapping
-    place = field = ""
-    for step in re.findall(r"\[\.\.\.\]|[^.\[\]]+", path):
-        if step == "[...]":
-            step = _culprit(found, _kind_at(kind, place), field)
-        if _is_mapping(found):
-            found, place, field = found[step], _inside(place, step), step
-        else:
-            found, place = found[int(step)], f"{place}[{step}]"
-    return place, found
-
-
-def _culprit(found: Mapping[str, Any], kind: type[msgspec.Struct], field: str) -> str:
-    """The first name in `found`, the value of `field`, whose value is of a wrong type."""
-    expected = {each.name: each.type for each in msgspec.structs.fields(kind)}[field]
-    for name, value in found.items():
-        try:
-            msgspec.convert({name: value}, expected)
-        except msgspec.ValidationError:
-            return name
-    raise AssertionError(f"nothing in {field} is wrong")  # msgspec has just said that it is
-
-
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
