@@ -155,6 +155,21 @@ def test_it_follows_a_capacity_that_falls_and_returns() -> None:
     assert limit.explain()["changes"] >= 1
 
 
+@pytest.mark.parametrize("seed", [2, 3, 7])
+def test_the_latency_of_an_outage_is_not_waited_for_when_it_is_over(seed: int) -> None:
+    limit = adaptive(3)
+    service = Service(limit, servers=3, work=10.0, seed=seed)
+    service.run(150.0, rate=1.0)
+    assert limit.limit < 8
+    assert limit.explain()["latency"] > 5.0
+    service.work = 0.01
+    service.servers = 8
+    service.run(30.0, rate=1000.0)
+    done = service.done
+    service.run(10.0, rate=1000.0)
+    assert service.done - done > 0.9 * 10 * 800
+
+
 def test_a_slower_downstream_raises_the_limit() -> None:
     limit = adaptive()
     service = Service(limit, servers=8, work=0.02, delay=0.03)

@@ -43,6 +43,10 @@ SILENCE: Final = 60.0
 GOLDEN: Final = 0.6180339887498949
 # Seconds a request is believed to take before one has ended.
 FIRST_LATENCY: Final = 0.05
+# The latency known may be that of an outage, and everything here waits for it. So it is looked
+# after every so many seconds: when so many times the places have turned over, it is outdated.
+LOOK: Final = 0.25
+TURNOVERS: Final = 4.0
 
 
 class Window(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +103,7 @@ class Paced:
         "_ramp_from",
         "_ramp_start",
         "_refused",
+        "_settled",
         "_settling",
         "_span",
         "_spent",
@@ -132,6 +137,7 @@ class Paced:
         self._in_flight = 0
         self._due = -inf
         self._settling = True
+        self._settled = -inf
         self._need = WINDOW_EARLY
         self._open(0.0)
 
@@ -248,7 +254,8 @@ class Paced:
     def _settle(self, now: float, latencies: float) -> None:
         self._goal = 0
         self._settling = True
-        self._due = now + latencies * self._latency
+        self._settled = now + latencies * self._latency
+        self._due = min(self._settled, now + LOOK)
         self._open(now)
 
     def _area(self, now: float) -> float:
@@ -258,6 +265,11 @@ class Paced:
         were running at the beginning or still are count from there and until now.
         """
         return self._in_flight * now - self._opened_with * self._start + self._moments
+
+    def _outdated(self) -> bool:
+        """Did far more end since the count began than can in the latency that is waited for?"""
+        places = max(self._in_flight, self._opened_with)
+        return self._completed > FEWEST + TURNOVERS * places
 
     def _tick(self, now: float) -> None:
         if not isfinite(now):
@@ -270,9 +282,12 @@ class Paced:
             self._step(now)
             return
         if self._settling:
+            if now < self._settled and not self._outdated():
+                self._due = min(self._settled, now + LOOK)
+                return
             self._settling = False
             self._open(now)
-            self._due = now + max(self._latency or FIRST_LATENCY, SHORTEST)
+            self._due = now + min(max(self._latency or FIRST_LATENCY, SHORTEST), LOOK)
             return
         completed = self._completed
         if not span > 0.0 or completed == 0:
@@ -282,15 +297,15 @@ class Paced:
         if latency == 0.0:
             # The first to end are the short ones; wait until all places have turned over.
             if completed < max(FEWEST, SETTLE * self._area(now) / span):
-                self._due = now + 0.2 * span
+                self._due = now + min(0.2 * span, LOOK)
                 return
             latency = FIRST_LATENCY
         patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
         if completed < self._need and (completed < FEWEST or span <= patience):
             missing = (self._need - completed) * span / completed
-            self._due = now + min(missing, max(0.1, 2.0 * latency))
-        elif span < max(latency, SHORTEST):
-            self._due = self._start + max(latency, SHORTEST)
+            self._due = now + min(missing, max(0.1, 2.0 * latency), LOOK)
+        elif span < max(latency, SHORTEST) and not self._outdated():
+            self._due = min(self._start + max(latency, SHORTEST), now + LOOK)
         else:
             self._conclude(now, span, completed)
 
@@ -351,6 +366,7 @@ class Paced:
             self._ramp_from = limit
             self._ramp_start = self._due = now
             self._phase = (self._phase + GOLDEN) % 1.0
+            self._open(now)
             return
         self.limit = wanted
         self._settle(now, settle)
@@ -359,9 +375,9 @@ class Paced:
         """Take the limit along its ramp: one latency from where it was to where it goes."""
         way = self._goal - self._ramp_from
         done = (now - self._ramp_start) / self._ramp
-        if 0.0 <= done < 1.0 and way != 0:
+        if 0.0 <= done < 1.0 and way != 0 and not self._outdated():
             self.limit = int(self._ramp_from + done * way + self._phase)
-            self._due = now + 0.5 * self._ramp / abs(way)
+            self._due = now + min(0.5 * self._ramp / abs(way), LOOK)
             return
         self.limit = self._goal
         self._settle(now, self._goal_settle)
