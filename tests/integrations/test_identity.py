@@ -314,7 +314,7 @@ def test_junk_through_a_trusted_proxy_is_not_remembered_at_its_length(
     address = Address(trusted=[PROXY], header=header)
     tracemalloc.start()
     try:
-        for n in range(4_200):
+        for n in range(100):
             junk = entry % (b"%d" % n).rjust(8_000, b"x")
             assert address(behind(junk, name=header.encode())) == PROXY
         held, _ = tracemalloc.get_traced_memory()
