@@ -216,6 +216,14 @@ class _Server(_tcp.TCPServer):  # type: ignore[misc]  # Any, see above
             )
         self._protocol = chosen
 
+    async def _read_data(self) -> None:
+        base: Any = super()
+        await base._read_data()
+        # Its client has left, and with it the task that sends: without this the application
+        # would wait in `send` for ever, and the connection for the application (Hypercorn 0.18).
+        for buffer in list(getattr(self.protocol.protocol, "stream_buffers", {}).values()):
+            await buffer.close()
+
     async def protocol_send(self, event: Any) -> None:
         if type(event) is _events.Updated:
             self._connection.busy = not event.idle

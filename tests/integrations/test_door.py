@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -115,6 +116,20 @@ def test_an_upgrade_to_cleartext_http2_is_ignored(uvloop: bool, upgrade: bytes) 
         client.send(b"GET /echo HTTP/1.1\r\nhost: a\r\n" + upgrade + b"\r\n" + asks + b"\r\n")
         assert client.read()[0] == 200
         assert client.get("/echo")[0] == 200
+
+
+@loops
+def test_an_http2_client_who_leaves_before_its_answer_leaves_nothing_behind(uvloop: bool) -> None:
+    # Hypercorn 0.18 by itself waits for ever to send the answer, and keeps the descriptor.
+    with place(uvloop, patience=0.5) as here, Http2(here.port) as client:
+        here.service.may_answer.clear()
+        client.request("GET", "/hold")
+        until(lambda: here.service.calls == ["/hold"])
+        client.socket.shutdown(socket.SHUT_WR)
+        time.sleep(0.05)  # the answer shall come after the end was seen; before it, all is well
+        here.service.may_answer.set()
+        while client.socket.recv(65536):
+            pass
 
 
 @loops
