@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import floor, inf
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from loadgate.decisions import Reason, Refuse, Stage
-from loadgate.shedding.door import DOOR_IN_TRANSIT, DOOR_RATE
+
+# Subjects of the door's refusals, which say what was compared: requests on their way to the
+# application with those allowed there, or requests offered a second with those let through.
+DOOR_IN_TRANSIT: Final = "door: in transit"
+DOOR_RATE: Final = "door: per second"
 
 # Each text names the numbers compared (observed, bound; seen and most are the same two in few
 # digits) and the setting that moves the outcome.

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgate.decisions import Reason
-from loadgate.explain import explain
-from loadgate.shedding.door import DOOR_IN_TRANSIT, DOOR_RATE, DoorRule
+from loadgate.explain import DOOR_IN_TRANSIT, DOOR_RATE, explain
+from loadgate.shedding.door import DoorRule
 
 
 class Loop:

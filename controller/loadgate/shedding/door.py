@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from loadgate.decisions import Reason, Refuse, Stage
+from loadgate.explain import DOOR_IN_TRANSIT, DOOR_RATE
 
 # Seconds over which use and lateness are judged: some twenty requests of a service of 50/s.
 _WINDOW: Final = 0.5
@@ -59,11 +60,6 @@ _LONGEST_HOLD: Final = 32.0
 
 # Seconds without a pass after which one passes, whatever is said to be on its way.
 _PATIENCE: Final = 1.0
-
-# Subjects of refusals, which say what was compared: requests on their way to the application with
-# those allowed there, or requests offered a second with those let through.
-DOOR_IN_TRANSIT: Final = "door: in transit"
-DOOR_RATE: Final = "door: per second"
 
 # Seconds after which a refused client may come back: the application's estimate is not asked.
 _RETRY_AFTER: Final = 1.0
