@@ -232,12 +232,12 @@ class AdmissionMiddleware:
                 await self.app(scope, exchange.receive, exchange.send)
             except BaseException as error:
                 exchange.raised(error)
-                if exchange.wait is not None and isinstance(error, Exception):
+                if exchange.timed_out and isinstance(error, Exception):
                     await self._after(exchange, scope)
                 raise
             if exchange.holds or not exchange.ended:
                 exchange.returned()
-                if exchange.wait is not None:
+                if exchange.timed_out:
                     await self._after(exchange, scope)
         else:
             await self._go_on(permit, scope, receive, send)

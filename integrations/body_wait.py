@@ -50,11 +50,10 @@ class BodyWait:
         timeout costs more than all the rest, so it begins only when the first step suspends.
         (`asyncio.timeout` may begin inside what it ends; the cancel scopes of trio may not.)
         """
-        left = max(0.0, self._patience - self.waited)
         message: Message | None = None
         if running_loop() is None:
             began = self._clock()
-            with anyio.move_on_after(left):
+            with anyio.move_on_after(max(0.0, self._patience - self.waited)):
                 message = await awaitable
             self._waited_since(began)
         else:
@@ -64,7 +63,7 @@ class BodyWait:
             except StopIteration as over:
                 return self._note(over.value)
             began = self._clock()
-            timeout = asyncio.timeout(left)
+            timeout = asyncio.timeout(max(0.0, self._patience - self.waited))
             try:
                 async with timeout:
                     message = await _resumed(trap, steps)
@@ -82,8 +81,10 @@ class BodyWait:
 
     def _note(self, message: Message) -> Message:
         if message["type"] == "http.request":
-            self._patience += len(message.get("body") or b"") / MIN_RATE
-            self.complete = not message.get("more_body", False)
+            if message.get("more_body", False):
+                self._patience += len(message.get("body") or b"") / MIN_RATE
+            else:
+                self.complete = True
         else:
             self.complete = True
         return message

@@ -50,6 +50,7 @@ class Exchange(msgspec.Struct):
         frees_streams: Give the place back when a stream of events begins.
         patience: Seconds that its body may be waited for, None for ever.
         closes: Whether its connection can be closed after it, which HTTP/2 does not know.
+        timed_out: Whether its body was waited for in vain.
         wait: The wait for its body, once the application has asked for it.
     """
 
@@ -70,6 +71,7 @@ class Exchange(msgspec.Struct):
     patience: float | None = None
     wait: BodyWait | None = None
     closes: bool = True
+    timed_out: bool = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """What the application gets as `send`."""
@@ -117,12 +119,13 @@ class Exchange(msgspec.Struct):
 
     async def receive(self) -> Message:
         """What the application gets as `receive`."""
-        wait = self.wait
-        if wait is None and self.patience is not None:
-            wait = self.wait = BodyWait(self.patience, self.permit.controller.clock)
-        if wait is None or wait.complete:
+        patience = self.patience
+        if patience is None:
             message = await self.inner_receive()
         else:
+            wait = self.wait
+            if wait is None:
+                wait = self.wait = BodyWait(patience, self.permit.controller.clock)
             # A `receive` that lost the race with its timeout is not called again: a message may
             # have gone with it.
             found = None if wait.expired else await wait.next(self.inner_receive())
@@ -130,13 +133,15 @@ class Exchange(msgspec.Struct):
                 self._give_up()
                 return {"type": "http.disconnect"}
             message = found
+            if wait.complete:
+                self.patience = None
         if message["type"] == "http.disconnect":
             self.gone = True
         return message
 
     async def tell_timeout(self) -> None:
         """Answer 408 if the client did not send its body and the application said nothing."""
-        if self.wait is not None and self.wait.expired and not self.started:
+        if self.timed_out and not self.started:
             self.started = self.ended = True
             headers = _TIMEOUT_HEADERS if self.closes else _TIMEOUT_HEADERS[:1]
             await self.inner_send(
@@ -147,7 +152,7 @@ class Exchange(msgspec.Struct):
 
     def _give_up(self) -> None:
         """The client took too long: its place goes to somebody else now."""
-        self.gone = True
+        self.gone = self.timed_out = True
         if not self.started:
             self.permit.answered()
             if self.wait is not None:
