@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Stage(StrEnum):
-    """Which part of the life of a request refused it (DESIGN: "the life of one request")."""
+    """Which part of the life of a request refused it."""
 
     RATE = "rate"
     SHED = "shed"
