@@ -50,36 +50,41 @@ class BodyWait:
         timeout costs more than all the rest, so it begins only when the first step suspends.
         (`asyncio.timeout` may begin inside what it ends; the cancel scopes of trio may not.)
         """
-        message: Message | None = None
-        if running_loop() is None:
-            began = self._clock()
-            with anyio.move_on_after(max(0.0, self._patience - self.waited)):
-                message = await awaitable
-            self._waited_since(began)
-        else:
+        if running_loop() is not None:
             steps = awaitable.__await__()
             try:
                 trap = next(steps)
             except StopIteration as over:
-                return self._note(over.value)
-            began = self._clock()
-            timeout = asyncio.timeout(max(0.0, self._patience - self.waited))
-            try:
-                async with timeout:
-                    message = await _resumed(trap, steps)
-            except TimeoutError:
-                if not timeout.expired():
-                    raise  # the server's own
-            self._waited_since(began)
+                return self.note(over.value)
+            return await self.rest(trap, steps)
+        began = self._clock()
+        message: Message | None = None
+        with anyio.move_on_after(max(0.0, self._patience - self.waited)):
+            message = await awaitable
+        return self._end(began, message)
+
+    async def rest(self, trap: Any, steps: Any) -> Message | None:
+        """The same for an awaitable on asyncio whose first step has suspended with `trap`."""
+        began = self._clock()
+        message: Message | None = None
+        timeout = asyncio.timeout(max(0.0, self._patience - self.waited))
+        try:
+            async with timeout:
+                message = await _resumed(trap, steps)
+        except TimeoutError:
+            if not timeout.expired():
+                raise  # the server's own
+        return self._end(began, message)
+
+    def _end(self, began: float, message: Message | None) -> Message | None:
+        self.waited += max(0.0, self._clock() - began)
         if message is None:
             self.expired = True
             return None
-        return self._note(message)
+        return self.note(message)
 
-    def _waited_since(self, began: float) -> None:
-        self.waited += max(0.0, self._clock() - began)
-
-    def _note(self, message: Message) -> Message:
+    def note(self, message: Message) -> Message:
+        """A message has come."""
         if message["type"] == "http.request":
             if message.get("more_body", False):
                 self._patience += len(message.get("body") or b"") / MIN_RATE

@@ -119,22 +119,42 @@ class Exchange(msgspec.Struct):
 
     async def receive(self) -> Message:
         """What the application gets as `receive`."""
-        patience = self.patience
-        if patience is None:
+        if self.patience is None:
             message = await self.inner_receive()
+        elif self.wait is None and self.permit.controller.loop is not None:
+            # `BodyWait.next` written out for what nearly always happens on asyncio: the whole
+            # body is there. It saves half a microsecond.
+            steps = self.inner_receive().__await__()
+            try:
+                trap = next(steps)
+            except StopIteration as over:
+                message = over.value
+                if message.get("more_body", False):
+                    self._begin_to_wait(self.patience).note(message)
+                else:
+                    self.patience = None
+            else:
+                return self._found(await self._begin_to_wait(self.patience).rest(trap, steps))
         else:
-            wait = self.wait
-            if wait is None:
-                wait = self.wait = BodyWait(patience, self.permit.controller.clock)
+            wait = self.wait or self._begin_to_wait(self.patience)
             # A `receive` that lost the race with its timeout is not called again: a message may
             # have gone with it.
-            found = None if wait.expired else await wait.next(self.inner_receive())
-            if found is None:
-                self._give_up()
-                return {"type": "http.disconnect"}
-            message = found
-            if wait.complete:
-                self.patience = None
+            return self._found(None if wait.expired else await wait.next(self.inner_receive()))
+        if message["type"] == "http.disconnect":
+            self.gone = True
+        return message
+
+    def _begin_to_wait(self, patience: float) -> BodyWait:
+        wait = self.wait = BodyWait(patience, self.permit.controller.clock)
+        return wait
+
+    def _found(self, message: Message | None) -> Message:
+        """What came, or that nothing did."""
+        if message is None:
+            self._give_up()
+            return {"type": "http.disconnect"}
+        if self.wait is not None and self.wait.complete:
+            self.patience = None
         if message["type"] == "http.disconnect":
             self.gone = True
         return message
