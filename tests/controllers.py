@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from loadgate import (
