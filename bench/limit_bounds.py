@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
+from typing import Final
 
 from bench.limit_stats import Table, mean_of
 from loadgate.simulation.scenario import Scenario
@@ -13,8 +14,19 @@ from loadgate.simulation.scenario import Scenario
 ONE_SEED = 0.03
 
 
+# Bounds that `adaptive` is known to miss, with the value that it must not exceed meanwhile
+# (docs/adaptive.md says why). They keep a smoke run of one seed red for what gets worse; the
+# benchmark itself knows nothing of them and says what is missed.
+KNOWN_MISSES: Final = {("b06-slow-downstream", "false_refusals"): 0.06}
+
+
 def broken(
-    table: Table, scenarios: Mapping[str, Scenario], limit: str, queue: str, slack: float = 0.0
+    table: Table,
+    scenarios: Mapping[str, Scenario],
+    limit: str,
+    queue: str,
+    slack: float = 0.0,
+    known: Mapping[tuple[str, str], float] | None = None,
 ) -> list[str]:
     """Say in words which bounds do not hold.
 
@@ -24,6 +36,7 @@ def broken(
         limit: The limit that is judged.
         queue: Behind this queue.
         slack: Allowed beyond each bound on a share of arrivals.
+        known: Values up to which a missed bound is no news, by scenario and what is bounded.
     """
     found: list[str] = []
     for name, scenario in scenarios.items():
@@ -39,7 +52,8 @@ def broken(
             ("refused", bounds.refused),
         ):
             value = mean_of(getattr(score, what) for score in scores).mean
-            if bound is not None and value > bound + (0.2 * slack):
+            allowed = (known or {}).get((name, what), 0.0)
+            if bound is not None and value > max(bound + 0.2 * slack, allowed):
                 found.append(f"{name}: {what} {value:.4f} is above {bound:g}")
         p99 = mean_of(score.p99 for score in scores).mean
         if bounds.p99 is not None and (isnan(p99) or p99 > bounds.p99):
