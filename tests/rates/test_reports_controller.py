@@ -17,7 +17,7 @@ def test_rates_that_are_only_text_are_an_error_when_they_are_written_down(rates:
     # A string was read character by character, and only the first request crashed.
     with pytest.raises(PolicyError) as caught:
         Policy(rates=cast("list[Rate]", rates))
-    assert caught.value.path.startswith("rates[0]")
+    assert caught.value.path in ("rates", "rates[0]")
 
 
 @pytest.mark.anyio

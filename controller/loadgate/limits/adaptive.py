@@ -409,7 +409,9 @@ class AdaptiveLimit(Paced):
         """
         levels = self._levels
         known = self._windows > 0
-        knee = levels.rate * levels.unloaded
+        # Read once: whoever explains from another thread may see a window half concluded.
+        unloaded = levels.unloaded
+        knee = levels.rate * unloaded
         return {
             "algorithm": "adaptive",
             "limit": self.limit,
@@ -419,11 +421,11 @@ class AdaptiveLimit(Paced):
             "wanted": self._base,
             "knee": knee if known else None,
             "throughput": levels.rate if known else None,
-            "unloaded_latency": levels.unloaded if known else None,
+            "unloaded_latency": unloaded if known else None,
             "unloaded_is_known": levels.sure,
             "unloaded_samples": levels.low_weight,
             "latency": self._latency if known else None,
-            "stretch": self._latency / levels.unloaded if known else None,
+            "stretch": self._latency / unloaded if known and unloaded > 0.0 else None,
             "places_per_running": self._occupied,
             "climbing": self._climbing,
             "probing": self._probing,
