@@ -48,10 +48,13 @@ class Loop:
             self.offered += 1
             if self.rule.arrive(self.now) is None:
                 self.passed += 1
-                starts = max(self.now, self.free_at)
-                self.free_at = starts + (self.work if starts - self.now <= 0.1 else 0.0003)
-                self._on_its_way.append((self.now, starts))
+                self.take()
         return self.passed / self.offered
+
+    def take(self) -> None:
+        starts = max(self.now, self.free_at)
+        self.free_at = starts + (self.work if starts - self.now <= 0.1 else 0.0003)
+        self._on_its_way.append((self.now, starts))
 
     def work_off(self) -> None:
         while self._on_its_way and self._on_its_way[0][1] <= self.now:
@@ -278,3 +281,52 @@ def test_what_a_refusal_compared_is_what_it_says() -> None:
         assert one.observed >= one.bound
         assert "signals.max_lag" in explain(one) or "a second came" in explain(one)
         assert "tick" not in explain(one)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_highest_class_passes_a_closed_door_before_all_others(classes: int) -> None:
+    loop = Loop(work=0.020)
+    loop.rule.classes = classes
+    passed, offered = [0] * classes, [0] * classes
+    # One in fifty is of the highest class: 20/s of the 1,000/s, where the loop does 50/s.
+    for step in range(20_000):
+        level = 0 if step % 50 == 0 else 1 + step % (classes - 1)
+        loop.now += 0.001
+        loop.work_off()
+        if loop.now >= loop.rule.due:
+            loop.rule.look(loop.now, loop.useful)
+        refusal = loop.rule.arrive(loop.now, level)
+        if refusal is None:
+            loop.take()
+        if step >= 5000:
+            offered[level] += 1
+            passed[level] += refusal is None
+    assert loop.rule.closed
+    assert passed[0] / offered[0] > 0.95
+    assert passed[-1] / offered[-1] < 0.15
+    assert loop.useful > 0.9 * 50 * 20
+
+
+def test_a_flood_of_the_highest_class_is_narrowed_like_any_other() -> None:
+    loop = Loop(work=0.020)
+    loop.rule.classes = 3
+    loop.offer(1000, 5)
+    loop.offer(1000, 10)
+    assert loop.rule.closed
+    assert loop.passed <= 2.7 * 500
+
+
+def test_a_class_below_passes_when_the_classes_above_ask_for_nothing() -> None:
+    rule = DoorRule()
+    rule.classes = 3
+    rule.look(0.0, 0)
+    passed = 0
+    for step in range(10_000):
+        now = step * 0.001
+        if now >= rule.due:
+            rule.look(now, 0)
+        if rule.arrive(now, 2) is None:
+            rule.enter(now + 0.02, now)  # at once, but late
+            passed += 1
+    assert rule.closed
+    assert passed >= 50

@@ -15,6 +15,11 @@ and the door opens by itself once less than twice the useful is offered for a se
 the loop is on time as well. Nothing is concluded from what is over: when nobody has come for a
 second and nobody is on the way, the door is open and has forgotten everything.
 
+Classes of requests, if the door can tell them apart, share what passes: a request needs one token
+more than one of the class above it, so the last token is for the highest class, and each class may
+have one request more on its way than the class below. A class above thus passes while it asks for
+less than what passes in all, whatever the others ask for.
+
 A refusal by a rate (429) counts as use: only the application can tell a greedy client from a
 modest one, and a door that closed for it would punish the modest.
 """
@@ -73,6 +78,7 @@ class DoorRule:
 
     Attributes:
         max_lag: As given; may be changed at any time.
+        classes: Priority classes that are told apart, 1 for none.
         due: When `look` wants to be called next, monotonic seconds.
         closed: Whether arrivals are narrowed at all.
         thinned: Whether no more than the useful share passes; a closed door tries without.
@@ -98,6 +104,7 @@ class DoorRule:
         "_transit",
         "_use_rate",
         "_useful",
+        "classes",
         "closed",
         "delay",
         "due",
@@ -110,6 +117,7 @@ class DoorRule:
         if not 0.0 < max_lag < float("inf"):
             raise ValueError(f"max_lag: {max_lag!r} is not a finite number above 0")
         self.max_lag = max_lag
+        self.classes = 1
         self.due = float("-inf")
         self.in_transit: int = 0
         self._last_arrival = self._last_pass = float("-inf")
@@ -135,18 +143,20 @@ class DoorRule:
         self._tokens = 1.0
         self._use_rate = 0.0
 
-    def arrive(self, now: float) -> Refuse | None:
+    def arrive(self, now: float, level: int = 0) -> Refuse | None:
         """Decide about one request; None lets it pass.
 
         Args:
             now: Monotonic seconds.
+            level: Its class among `classes`, 0 is served first.
         """
         self._offered += 1
         self._last_arrival = now
         if self.closed:
-            if self.in_transit >= self._allowed and now - self._last_pass < _PATIENCE:
-                return self._refusal(self.in_transit, self._allowed, DOOR_IN_TRANSIT)
-            if self.thinned and not self._takes_token(now):
+            allowed = self._allowed + (self.classes - 1 - level)
+            if self.in_transit >= allowed and now - self._last_pass < _PATIENCE:
+                return self._refusal(self.in_transit, allowed, DOOR_IN_TRANSIT)
+            if self.thinned and not self._takes_token(now, level):
                 offered = self._offered / max(now - self._since, _WINDOW)
                 return self._refusal(max(offered, self._offered_rate), self._pass_rate, DOOR_RATE)
         self._last_pass = now
@@ -222,12 +232,12 @@ class DoorRule:
             self._tokens_at = now
         self.closed = self.thinned = True
 
-    def _takes_token(self, now: float) -> bool:
-        room = max(1.0, self._pass_rate * _NARROW * self.max_lag)
+    def _takes_token(self, now: float, level: int) -> bool:
+        room = max(1.0, self._pass_rate * _NARROW * self.max_lag) + (self.classes - 1)
         earned = max(0.0, now - self._tokens_at) * self._pass_rate
         self._tokens = min(room, self._tokens + earned)
         self._tokens_at = now
-        if self._tokens < 1.0:
+        if self._tokens < 1.0 + level:
             return False
         self._tokens -= 1.0
         return True
