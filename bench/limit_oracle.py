@@ -8,7 +8,6 @@ these limits at the phase boundaries is the reference of the benchmark.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-import loadgate
+from bench import limit_kept
 from loadgate.limits.fixed import FixedLimit
 from loadgate.policy import Policy
 from loadgate.simulation import results
@@ -28,16 +27,6 @@ HIGHEST: Final = 1000
 _COARSE: Final = 1.6
 # A wider grid must pay by more than the noise of a few requests.
 _GAIN: Final = 1.0005
-
-# What the reference depends on; a change of any of these makes kept answers worthless.
-_SOURCES: Final = (
-    "accounts.py", "admission.py", "entrance.py", "making.py", "places.py", "policy.py",
-    "telemetry.py", "ticket.py", "waiting.py", "limits/fixed.py", "shedding/*.py",
-    "simulation/arrivals.py", "simulation/build.py", "simulation/engine.py",
-    "simulation/gate.py", "simulation/laws.py", "simulation/request.py",
-    "simulation/results.py", "simulation/run.py", "simulation/stages.py",
-    "simulation/streams.py", "simulation/workload.py",
-)  # fmt: skip
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -74,6 +63,7 @@ def best_fixed(
     keep: Path | None = None,
     *,
     refine: int = 2,
+    fresh: bool = False,
 ) -> Best:
     """Find the best fixed limit of each phase of `scenario` for `seed`.
 
@@ -84,18 +74,16 @@ def best_fixed(
         work: The requests of that seed.
         keep: Folder in which answers are kept.
         refine: How many times the neighbourhood of each best is searched.
+        fresh: Search again, whatever is kept.
     """
-    file = None
-    if keep is not None:
-        file = keep / f"{_key(scenario, policy, seed, refine)}.json"
-        if file.exists():
-            return msgspec.json.decode(file.read_bytes(), type=Best)
-    best = _search(scenario, policy, seed, work, refine)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{id(best)}.part")
-        part.write_bytes(msgspec.json.encode(best))
-        part.replace(file)
+    kept = limit_kept.Kept(
+        keep if limit_kept.can_be_kept(scenario, policy) else None, Best, fresh=fresh
+    )
+    key = _key(scenario, policy, seed, refine)
+    best = kept.get(key)
+    if best is None:
+        best = _search(scenario, policy, seed, work, refine)
+        kept.put(key, best)
     return best
 
 
@@ -170,20 +158,14 @@ def _whole(limits: Iterable[float]) -> list[int]:
 
 
 def _key(scenario: Scenario, policy: Policy, seed: int, refine: int) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    plain = msgspec.to_builtins(scenario) | {"bounds": None, "variants": None, "folder": None}
-    # What the scenario asks of the limit itself does not touch a fixed one.
-    plain |= {"title": None, "intent": None, "policy": None}
-    for part in (plain, msgspec.to_builtins(policy.queue), seed, refine):
-        digest.update(msgspec.json.encode(part, order="sorted"))
-    digest.update(_fingerprint())
-    return digest.hexdigest()
-
-
-def _fingerprint() -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    root = Path(loadgate.__file__).parent if loadgate.__file__ else Path("controller/loadgate")
-    for pattern in _SOURCES:
-        for file in sorted(root.glob(pattern)):
-            digest.update(file.read_bytes())
-    return digest.digest()
+    # What is asked of the limit itself, as where it starts, does not touch a fixed one.
+    asked = msgspec.to_builtins(policy)
+    concurrency = asked.pop("concurrency", {})
+    return limit_kept.key_of(
+        [limit_kept.of_runs(), limit_kept.of_limit("fixed"), limit_kept.of_bench("limit_oracle")],
+        limit_kept.plain(scenario, "policy"),
+        asked,
+        [concurrency.get("mode"), concurrency.get("max_share")],
+        seed,
+        refine,
+    )

@@ -9,7 +9,6 @@ are the first of the twenty.
 from __future__ import annotations
 
 import gc
-import hashlib
 import inspect
 from collections.abc import Sequence
 from math import exp, log
@@ -19,11 +18,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-import loadgate.limits
+from bench import limit_kept
 from bench.limit_moved import shortened
 from bench.limit_settings import Contender
 from loadgate.errors import PolicyError
 from loadgate.limits import ALGORITHMS, PUBLISHED, create
+from loadgate.policy import Policy
 from loadgate.simulation import streams
 from loadgate.simulation.run import policy_for, requests, simulate
 from loadgate.simulation.scenario import Scenario
@@ -36,11 +36,21 @@ _SPREAD: Final = 4.0
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """All settings of one limit on one scenario."""
+    """All settings of one limit on one scenario.
+
+    Attributes:
+        name: What the result calls the scenario.
+        scenario: What happens.
+        contenders: One limit with several settings.
+        keep: Folder in which results are kept.
+        fresh: Try again, whatever is kept.
+    """
 
     name: str
     scenario: Scenario
     contenders: tuple[Contender, ...]
+    keep: Path | None = None
+    fresh: bool = False
 
 
 def settings_of(algorithm: str, count: int = SETTINGS) -> tuple[Contender, ...]:
@@ -68,9 +78,23 @@ def settings_of(algorithm: str, count: int = SETTINGS) -> tuple[Contender, ...]:
 
 def try_out(trial: Trial) -> list[float]:
     """Mean share of arrivals answered in time, for each setting."""
+    policy = policy_for(trial.scenario)
+    kept = limit_kept.Kept(
+        trial.keep if limit_kept.can_be_kept(trial.scenario, policy) else None,
+        list[float],
+        fresh=trial.fresh,
+    )
+    key = _key(trial, policy)
+    found = kept.get(key)
+    if found is None:
+        found = _try_out(trial, policy)
+        kept.put(key, found)
+    return found
+
+
+def _try_out(trial: Trial, policy: Policy) -> list[float]:
     gc.disable()
     scenario = shortened(trial.scenario, REQUESTS)
-    policy = policy_for(scenario)
     totals = np.zeros(len(trial.contenders))
     for seed in SEEDS:
         work = requests(scenario, seed, policy)
@@ -93,14 +117,18 @@ def best(contenders: Sequence[Contender], goodput: Sequence[Sequence[float]]) ->
     return contenders[int(np.argmax(means))]
 
 
-def fingerprint(names: Sequence[str]) -> str:
-    """Changes when a limit, a scenario list or this module changes."""
-    digest = hashlib.blake2b(digest_size=12)
-    folder = Path(str(loadgate.limits.__file__)).parent
-    for file in [*sorted(folder.glob("*.py")), Path(__file__)]:
-        digest.update(file.read_bytes())
-    digest.update("\n".join(names).encode())
-    return digest.hexdigest()
+def _key(trial: Trial, policy: Policy) -> str:
+    algorithms = sorted({contender.algorithm for contender in trial.contenders})
+    return limit_kept.key_of(
+        [
+            limit_kept.of_runs(),
+            limit_kept.of_bench("limit_tune", "limit_moved"),
+            *(limit_kept.of_limit(algorithm) for algorithm in algorithms),
+        ],
+        limit_kept.plain(trial.scenario),
+        msgspec.to_builtins(policy),
+        [[contender.algorithm, contender.settings] for contender in trial.contenders],
+    )
 
 
 def _numbers(algorithm: str, published: dict[str, Any]) -> dict[str, float]:

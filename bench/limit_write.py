@@ -23,9 +23,17 @@ _BEGIN: Final = "<!-- written by bench.limits: begin -->"
 _END: Final = "<!-- written by bench.limits: end -->"
 
 
-def write(table: Table, text: str, arguments: Sequence[str] | None) -> None:
-    """Put `text` between the marks of the page, and every score into the raw file."""
-    about = provenance(table, arguments)
+def write(table: Table, text: str, arguments: Sequence[str] | None, kept: int = 0) -> None:
+    """Put `text` between the marks of the page, and every score into the raw file.
+
+    Args:
+        table: The scores.
+        text: What the page says.
+        arguments: The words of the command, by default those of this process.
+        kept: How many of the runs an earlier command made.
+    """
+    about: dict[str, Any] = provenance(table, arguments)
+    about |= {"runs": len(table.scores), "kept": kept}
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(_BEGIN)
     _, after = rest.split(_END)
@@ -33,6 +41,7 @@ def write(table: Table, text: str, arguments: Sequence[str] | None) -> None:
     head = (
         f"`{about['command']}` at commit `{about['commit']}`, "
         f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), Python {about['python']}.\n"
+        f"{_made(len(table.scores), kept)}\n"
     )
     PAGE.write_text(f"{before}{_BEGIN}\n\n{head}\n{text}\n{_END}{after}", encoding="utf-8")
     RAW.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +60,15 @@ def provenance(table: Table, arguments: Sequence[str] | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
+
+
+def _made(runs: int, kept: int) -> str:
+    if not kept:
+        return f"All {runs:,} runs were made by this command."
+    return (
+        f"Of {runs:,} runs this command made {runs - kept:,} and found {kept:,} that earlier ones "
+        "had made, under a hash of the same code, scenario, seed and settings."
+    )
 
 
 def _commit() -> str:

@@ -53,7 +53,7 @@ def test_the_best_fixed_limit_is_kept_on_disk(tmp_path: Path) -> None:
     first = found(keep=tmp_path)[1]
     (file,) = tmp_path.iterdir()
     assert found(keep=tmp_path)[1] == first
-    assert msgspec.json.decode(file.read_bytes(), type=Best) == first
+    assert msgspec.msgpack.decode(file.read_bytes(), type=Best) == first
 
 
 def test_the_reference_judged_by_itself_is_one() -> None:
