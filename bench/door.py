@@ -37,9 +37,9 @@ BATCH: Final = 200
 class Shut(DoorRule):
     """A rule that does its work and refuses in any case while it is closed."""
 
-    def arrive(self, now: float) -> Refuse | None:
+    def arrive(self, now: float, level: int = 0) -> Refuse | None:
         """Refuse, or not."""
-        return super().arrive(now) or (REFUSAL if self.closed else None)
+        return super().arrive(now, level) or (REFUSAL if self.closed else None)
 
     def look(self, now: float, useful: int) -> None:
         """Stay as it is."""

@@ -8,7 +8,7 @@ to paths that are bounded by something else (a rate, a login), or every flood wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 
 class PathClasses:
@@ -30,13 +30,33 @@ class PathClasses:
         found: dict[str, str] = {}
         for path, name in classes.items():
             if not path.startswith("/"):
-                raise ValueError(f"{path!r} is no path: it does not begin with /")
+                raise ValueError(f"priority: {path!r} is no path: it does not begin with /")
             found[path.rstrip("/")] = name
         if not all(found.values()) or not otherwise:
-            raise ValueError("a class has no name")
+            raise ValueError("priority: a class has no name")
         self.otherwise = otherwise
         self._classes = sorted(found.items(), key=lambda item: -len(item[0]))
         self._paths = tuple(found)
+
+    @classmethod
+    def read(cls, entries: Iterable[str], known: Iterable[str]) -> Self:
+        """Make one of entries such as ``/checkout=critical``.
+
+        Raises:
+            ValueError: An entry is not of this form, or names none of the classes `known`.
+        """
+        found: dict[str, str] = {}
+        for entry in entries:
+            path, equals, name = (part.strip() for part in entry.rpartition("="))
+            if not equals:
+                raise ValueError(f"priority: {entry!r} is not of the form /path=class")
+            found[path] = name
+        classes = cls(found)
+        if unknown := classes.unknown(known):
+            raise ValueError(
+                f"priority: {unknown[0]!r} is none of the policy's classes: {', '.join(known)}"
+            )
+        return classes
 
     def __call__(self, scope: Mapping[str, Any]) -> str:
         """The class of a request or handshake."""

@@ -19,6 +19,7 @@ import msgspec
 
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason, Refuse
+from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.exempt import Exemptions
 from loadgate.integrations.http import Contract, Pressure, refusal_answer, spread_seconds
@@ -80,6 +81,7 @@ class Door:
             while signals or limit only observe, and while it is bypassed, nobody is refused.
         exempt: What always passes, as for `AdmissionMiddleware` (a function is not possible:
             there is no scope yet).
+        priority: Classes by path, the same object as the layer's; None if all are refused alike.
         contract: How refusals are told; the same as the layer's.
         mode: ``answer`` with the overload's status, or ``drop`` the connection (RFC 6585, section
             4, allows it under attack).
@@ -99,6 +101,7 @@ class Door:
         controller: AdmissionController,
         *,
         exempt: Iterable[str] | None = None,
+        priority: PathClasses | None = None,
         contract: Contract | None = None,
         mode: Mode = "answer",
         log: DecisionLog | None = None,
@@ -107,6 +110,8 @@ class Door:
             raise ValueError(f"mode: {mode!r} is neither 'answer' nor 'drop'")
         if callable(exempt):
             raise ValueError("exempt: at the door there is no scope to call a function with")
+        if priority is not None and not isinstance(priority, PathClasses):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ValueError("priority: the door knows no more than a path; give it a PathClasses")
         self.mode: Mode = mode
         self.rule = DoorRule()
         self.expired = 0
@@ -114,6 +119,7 @@ class Door:
         self._controller = controller
         self._clock = controller.clock
         self._exempt = Exemptions(exempt)
+        self._priority = priority
         self._contract = Contract() if contract is None else contract
         self._log = log
         self._pressure = Pressure()
@@ -121,6 +127,7 @@ class Door:
         self._passed = self._spared = self._answered = self._dropped = 0
         self._policy: Policy | None = None
         self._follows = self._enforced = False
+        self._levels: dict[str, int] = {}
         self._level = 0
 
     def counts(self) -> DoorCounts:
@@ -147,13 +154,18 @@ class Door:
         rule = self.rule
         if now >= rule.due:
             self._look(now)
-        if self._exempt.paths and self._is_exempt(head):
-            self._spared += 1
-            return 0.0
+        level = 0
+        if self._exempt.paths or self._priority is not None:
+            method, path = _target(head)
+            if self._is_exempt(method, path):
+                self._spared += 1
+                return 0.0
+            if self._priority is not None:
+                level = self._level_of(path)
         if not self._enforced:
             self._passed += 1
             return 0.0
-        refusal = rule.arrive(now)
+        refusal = rule.arrive(now, level)
         if refusal is not None:
             return refusal
         self._passed += 1
@@ -170,7 +182,7 @@ class Door:
     def answer(self, refusal: Refuse, head: bytes, *, close: bool) -> bytes:
         """Count a refusal and return the whole response to it."""
         self._answered += 1
-        now = self._count(refusal)
+        now = self._count(refusal, head)
         contract = self._contract
         pressure = self._pressure.refused(now, self._useful)
         draw = self._controller.draw()
@@ -184,18 +196,19 @@ class Door:
         connection = b"connection: close\r\n\r\n" if close else b"\r\n"
         return start + connection + (b"" if head.startswith(b"HEAD ") else body)
 
-    def drop(self, refusal: Refuse) -> None:
+    def drop(self, refusal: Refuse, head: bytes) -> None:
         """Count a refusal that nobody is told about."""
         self._dropped += 1
-        self._count(refusal)
+        self._count(refusal, head)
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _count(self, refusal: Refuse) -> float:
+    def _count(self, refusal: Refuse, head: bytes) -> float:
         now = self._clock()
         telemetry = self._controller.telemetry
         telemetry.refused[refusal.reason] += 1
-        telemetry.overloaded[self._level] += 1
+        level = self._level if self._priority is None else self._level_of(_target(head)[1])
+        telemetry.overloaded[level] += 1
         if self._log is not None:
             self._log.refused(refusal, None, self._contract.overload_status, now)
         return now
@@ -217,20 +230,25 @@ class Door:
             if max_lag is not None:
                 self.rule.max_lag = max_lag
             classes = list(policy.priorities)
-            # Nobody at the door says which class a request is of; it counts as most are.
-            self._level = classes.index("default") if "default" in classes else len(classes) - 1
+            self._levels = {name: level for level, name in enumerate(classes)}
+            # Without `priority` nobody says which class a request is of; it counts as most are.
+            self._level = self._levels.get("default", len(classes) - 1)
+            self.rule.classes = 1 if self._priority is None else len(classes)
         self._enforced = self._follows and not self._controller.admission.bypassed
         self.rule.look(now, self._useful())
 
-    def _is_exempt(self, head: bytes) -> bool:
-        method, _, rest = head[: head.find(b"\n")].partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-        if "%" in path:
-            path = unquote(path)
+    def _is_exempt(self, method: str, path: str) -> bool:
         paths = self._exempt.paths
-        return paths is not None and path in paths and self._exempt.covers(
-            {"method": method.decode("latin-1"), "path": path}
-        )  # fmt: skip
+        return (
+            paths is not None
+            and path in paths
+            and self._exempt.covers({"method": method, "path": path})
+        )
+
+    def _level_of(self, path: str) -> int:
+        if self._priority is None:
+            return self._level
+        return self._levels.get(self._priority.of(path), self._level)
 
     def _prepare(self, refusal: Refuse, wait: int) -> tuple[bytes, bytes]:
         answer = refusal_answer(
@@ -242,6 +260,13 @@ class Door:
                 value = b"%d" % wait
             lines.append(name + b": " + value)
         return b"\r\n".join(lines) + b"\r\n", answer.body
+
+
+def _target(head: bytes) -> tuple[str, str]:
+    """Method and path of the request that begins with `head`."""
+    method, _, rest = head[: head.find(b"\n")].partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    return method.decode("latin-1"), unquote(path) if "%" in path else path
 
 
 def _phrase(status: int) -> bytes:

@@ -174,11 +174,11 @@ class DoorConnection(asyncio.Protocol):
         """Answer, and return what remains to be looked at."""
         transport = self._transport
         if self._door.mode == "drop":
-            self._door.drop(refusal)
+            self._door.drop(refusal, data)
             transport.abort()
             return b""
         if data.startswith(b"PRI "):
-            self._door.drop(refusal)
+            self._door.drop(refusal, data)
             transport.write(GOAWAY)
             self._close()
             return b""

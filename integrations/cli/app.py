@@ -191,6 +191,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    priority: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=CLASS",
+            help="The priority class of a path and everything below it; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     body_timeout: Annotated[
         float,
         typer.Option(
@@ -216,6 +224,7 @@ def serve(
 ) -> None:
     """Run an ASGI app behind admission."""
     try:
+        from loadgate.integrations.classes import PathClasses
         from loadgate.integrations.cli.serve import Process, Service
         from loadgate.integrations.cli.workers import (
             Parent,
@@ -248,6 +257,8 @@ def serve(
         layer["body_timeout"] = body_timeout or None
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
+        if priority:
+            layer["priority"] = PathClasses.read(priority, rules.priorities)
         layer["log"] = witness = Witness(logs=log_refusals, explained=True)
         listener = sockets.enter_context(bind(bind_) if worker is None else worker.socket())
         ops_listener = None

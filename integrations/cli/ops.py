@@ -29,17 +29,23 @@ class OpsApp:
 
     ``/metrics`` is what Prometheus reads. ``/healthz`` answers 200 as long as the event loop
     turns: a supervisor that gets no answer should restart the process. ``/readyz`` answers 200
-    only while requests are welcome, 503 before the app has started and as soon as it drains.
+    only while requests are welcome, 503 before the app has started, while most of them are
+    refused (`AdmissionController.ready`, which needs to be asked every few seconds), and as soon
+    as it drains.
     ``/live`` is a page for eyes, ``/live.json`` what it and `loadgate watch` draw.
 
     Args:
         render: Makes the metrics page: takes the ``Accept`` header, returns body and type.
         live: Answers for the last two; None leaves them out.
+        ready: Whether a balancer should send requests here; None for as long as it serves.
     """
 
-    def __init__(self, render: Render, live: Live | None = None) -> None:
+    def __init__(
+        self, render: Render, live: Live | None = None, ready: Callable[[], bool] | None = None
+    ) -> None:
         self._render = render
         self._live = live
+        self._ready = ready
         self.state = State.STARTING
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -79,8 +85,11 @@ class OpsApp:
             case "/healthz":
                 return 200, b"ok\n", _TEXT
             case "/readyz":
-                ready = self.state is State.SERVING
-                return 200 if ready else 503, f"{self.state}\n".encode(), _TEXT
+                if self.state is not State.SERVING:
+                    return 503, f"{self.state}\n".encode(), _TEXT
+                if self._ready is not None and not self._ready():
+                    return 503, b"overloaded\n", _TEXT
+                return 200, b"serving\n", _TEXT
             case "/":
                 return 200, b"loadgate: /metrics /healthz /readyz /live\n", _TEXT
             case _:

@@ -21,6 +21,7 @@ from prometheus_client import REGISTRY
 from loadgate.controller import AdmissionController
 from loadgate.errors import PolicyError, UsageError
 from loadgate.integrations.asgi import AdmissionMiddleware
+from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.cli.bind import url
 from loadgate.integrations.cli.ops import OpsApp, State
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
@@ -101,9 +102,11 @@ class Process:
         self._controller = AdmissionController(service.policy)
         self._protected = AdmissionMiddleware(service.app, self._controller, **service.layer)
         layer = service.layer
+        self._classes: PathClasses | None = layer.get("priority")
         self._door = service.door and Door(
             self._controller,
             exempt=layer.get("exempt"),
+            priority=self._classes,
             contract=layer.get("contract"),
             mode=service.door,
             log=layer.get("log"),
@@ -122,7 +125,7 @@ class Process:
                 local=is_local(service.ops_listener),
                 token=service.live_token,
             )
-        self._ops = OpsApp(MetricsPage(REGISTRY).render, live)
+        self._ops = OpsApp(MetricsPage(REGISTRY).render, live, self._controller.ready)
         self._config = BoundConfig(service.listener, self._on_listening)
         self._config.graceful_timeout = service.graceful_timeout
         if service.access_log:
@@ -245,7 +248,10 @@ class Process:
             log.warning("SIGHUP: there is no policy file to read (--policy)")
             return
         try:
-            await self._controller.apply(read_policy(path))
+            policy = read_policy(path)
+            if self._classes is not None and (gone := self._classes.unknown(policy.priorities)):
+                raise PolicyFileError(f"{path}: the class {gone[0]!r} of --priority is gone")
+            await self._controller.apply(policy)
         except (PolicyFileError, UsageError) as error:
             self._reloads.note(succeeded=False)
             log.error("SIGHUP: the old policy stays in force: %s", error)

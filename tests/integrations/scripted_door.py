@@ -14,12 +14,14 @@ class Script(DoorRule):
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
+        self.levels: list[int] = []
 
     def shut(self, shut: bool = True) -> None:
         self.closed = shut
 
-    def arrive(self, now: float) -> Refuse | None:
+    def arrive(self, now: float, level: int = 0) -> Refuse | None:
         self.asked += 1
+        self.levels.append(level)
         if self.closed:
             return REFUSAL
         self.in_transit += 1

@@ -228,6 +228,7 @@ def test_a_unix_socket_that_still_answers_is_not_taken_over(tmp_path: Path) -> N
         (("--graceful-timeout", "-1"), "greater than or equal to 0"),
         (("--trusted-proxy", "nonsense"), "nonsense"),
         (("--exempt", "health"), "'health' is neither"),
+        (("--priority", "/pay=vital"), "is none of the policy's classes: critical, default"),
         (("--identify", "no_such_module_here:who"), "there is no module 'no_such_module_here'"),
         (("--app-dir", "nowhere"), "'nowhere' is not a directory"),
         (("--policy", "nowhere.toml"), "nowhere.toml: cannot be read: no such file"),

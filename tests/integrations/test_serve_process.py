@@ -178,7 +178,7 @@ def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_
     tmp_path: Path,
 ) -> None:
     policy = policy_file(tmp_path, rate=2)
-    with Served(tmp_path, "--policy", str(policy)) as served:
+    with Served(tmp_path, "--policy", str(policy), "--priority", "/pay=critical") as served:
         statuses = [served.get("/work").status_code for _ in range(3)]
         assert statuses == [200, 200, 429]
 
@@ -193,6 +193,11 @@ def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_
         policy.write_text("[concurrency]\nalgorithm = 'fixed'\ninitial = 7\n")
         served.signal(signal.SIGHUP)
         served.until(lambda: served.metric(success) == 1)
+
+        policy.write_text("priorities = ['default']\n")
+        served.signal(signal.SIGHUP)
+        served.until(lambda: served.metric(success) == 0)
+        assert "the class 'critical' of --priority is gone" in served.log()
         assert served.metric("loadgate_limit") == 7
         assert served.get("/work").status_code == 200
 
