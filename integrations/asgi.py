@@ -381,7 +381,7 @@ class AdmissionMiddleware:
             epoch=time.time(),
             rate=rate,
         )
-        if self._log is not None:
+        if self._log is not None and not controller.tells(self._log):
             algorithm = "" if rate is None else rate.algorithm
             self._log.refused(refusal, permit.client, answer.status, now, algorithm=algorithm)
         if scope["type"] == "websocket":

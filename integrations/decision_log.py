@@ -22,7 +22,8 @@ class DecisionLog:
     """Writes refusals, and admissions if asked, to a standard logger.
 
     A line is a list of ``name=value``; the same values are attributes of the record
-    (``loadgate_reason`` and so on) for structured formatters.
+    (``loadgate_reason`` and so on) for structured formatters. ``subject`` is the rate that
+    refused, or what else the explanation of the reason names.
 
     Args:
         logger: Where to; default ``loadgate.decisions``.
@@ -99,8 +100,9 @@ class DecisionLog:
             "bound": round(refusal.bound, 6),
             "retry_after": round(refusal.retry_after, 3),
         }
+        if refusal.subject:
+            fields["subject"] = refusal.subject
         if refusal.reason is Reason.RATE:
-            fields["rate"] = refusal.subject
             if algorithm:
                 fields["algorithm"] = algorithm
             if refusal.quota is not None:

@@ -6,7 +6,9 @@ A `Witness` stands where a `DecisionLog` stands (it is one):
     app = AdmissionMiddleware(app, controller, log=witness)
     REGISTRY.register(LoadgateCollector(controller, witness=witness))
 
-Without the ASGI layer call `witness.refused(error.refusal, client, error.status, clock())`.
+Without the ASGI layer, `witness.watch(controller)` sees every refusal of `admit`, `try_admit` and
+`guard`, and the slow ones among those who ended. Beside the layer it adds the latter; no
+refusal is seen twice.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason, Refuse
 from loadgate.explain import explain
 from loadgate.integrations.decision_log import Client, DecisionLog
 from loadgate.integrations.frequent import Frequent
 from loadgate.integrations.identity import KeyHasher
+from loadgate.permit import Permit
 
 # Refusals kept of each reason: a flood of one must not push out the only example of another.
 KEPT: Final = 3
@@ -162,6 +166,24 @@ class Witness(DecisionLog):
             super().refused(
                 refusal, client, status, now, algorithm=algorithm, store_time=store_time
             )
+
+    def watch(self, controller: AdmissionController) -> None:
+        """See whatever `controller` refuses and ends from now on, whoever asks it.
+
+        It costs a refusal what writing it down costs, and an admitted request two calls.
+        """
+        controller.observe(self)
+
+    def on_refused(self, permit: Permit, refusal: Refuse, now: float) -> None:
+        """The controller refuses; it calls this."""
+        status = 429 if refusal.reason is Reason.RATE else 503
+        self.refused(refusal, permit.client, status, now)
+
+    def on_ended(self, permit: Permit, now: float) -> None:
+        """A request has ended; the controller calls this."""
+        latency = (permit.answered_at or now) - permit.started
+        if latency >= self._slow:
+            self.answered(latency)
 
     def answered(self, latency: float) -> None:
         """Keep a slow request as an example, if it belongs to a trace.

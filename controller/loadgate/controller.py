@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -38,6 +38,18 @@ _NEVER: Final = float("inf")
 # Seconds without a tick after which the watch is started for memory and gauges alone; with a
 # bound on the lag it is started sooner anyway.
 _LOOK_AFTER: Final = 1.0
+
+
+class Observer(Protocol):
+    """Hears of refusals and ends, in the task of the request; it must not block or raise."""
+
+    def on_refused(self, permit: Permit, refusal: Refuse, now: float) -> None:
+        """`permit` was refused; what it had taken from rates is given back already."""
+        ...
+
+    def on_ended(self, permit: Permit, now: float) -> None:
+        """The request of `permit`, which was admitted, has ended."""
+        ...
 
 
 class AdmissionController:
@@ -93,6 +105,7 @@ class AdmissionController:
         self.rates: RateSet | None = None
         self.shared: SharedRates | None = None
         self._follow_store(self.policy)
+        self.observers: tuple[Observer, ...] = ()
         self.settles = False
         self._classes = self.policy.priorities
         self._bypass = False
@@ -265,6 +278,16 @@ class AdmissionController:
         ready = self._readiness.look(self.clock(), arrived, refused)
         return ready and not self.admission.draining
 
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of each refusal and of each end from now on; harmless when it knows."""
+        if not self.tells(observer):
+            self.observers += (observer,)
+        self._follow_ends()
+
+    def tells(self, observer: object) -> bool:
+        """Whether `observer` hears of refusals and ends."""
+        return observer in self.observers
+
     # -- changing ----------------------------------------------------------------------
 
     async def apply(self, policy: Policy) -> None:
@@ -396,9 +419,18 @@ class AdmissionController:
             self.telemetry.rate_limited[permit.level] += 1
         else:
             self.telemetry.overloaded[permit.level] += 1
+        if self.observers:
+            self.tell_refused(permit, refusal, self.clock())
+
+    def tell_refused(self, permit: Permit, refusal: Refuse, now: float) -> None:
+        """Let the observers hear of a refusal."""
+        for observer in self.observers:
+            observer.on_refused(permit, refusal, now)
 
     def after_release(self, permit: Permit, now: float, outcome: Outcome) -> None:
         """Do what few need: charge rates that count outcomes, notice that nobody runs any more."""
+        for observer in self.observers:
+            observer.on_ended(permit, now)
         if self.rates is not None and self.settles:
             self.rates.settle(permit.quotas, now, outcome, permit.status)
         if self.shared is not None and self.settles and permit.charge is not None:
@@ -426,11 +458,16 @@ class AdmissionController:
             self.all_rates.update(local, self.clock())
         elif local:
             self.all_rates = RateSet(local)
-        self.settles = any(rate.charge != "arrival" for rate in policy.rates)
+        self._follow_ends()
         self._levels = {name: level for level, name in enumerate(policy.priorities)}
         # Whoever names no class where "default" is none of them is served last.
         self._levels.setdefault("default", len(policy.priorities) - 1)
         self._follow_bypass()
+
+    def _follow_ends(self) -> None:
+        """Does anybody want to hear how requests end?"""
+        charged = any(rate.charge != "arrival" for rate in self.policy.rates)
+        self.settles = charged or bool(self.observers)
 
     def _follow_bypass(self) -> None:
         """Rates, limit and signals hold, unless the kill switch or the policy says otherwise."""

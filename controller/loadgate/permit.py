@@ -337,6 +337,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     def _refused(self, refusal: Refuse, now: float) -> Rejected:
         """A 503 costs the client nothing: what was charged is given back."""
         self._refund(now)
+        if self.controller.observers:
+            self.controller.tell_refused(self, refusal, now)
         return Overloaded(refusal)
 
     def _refund(self, now: float) -> None:

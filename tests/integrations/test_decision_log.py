@@ -51,11 +51,19 @@ def test_a_line_holds_the_decision_and_a_hash_in_place_of_the_key(
     log.refused(RATE, "203.0.113.7", 429, 1.0, algorithm="token-bucket", store_time=0.002)
     assert lines.texts == [
         "decision=refused stage=rate reason=rate status=429 observed=1.0 bound=0.25 "
-        "retry_after=1.5 rate=per-client algorithm=token-bucket remaining=0.25 store_time=0.002 "
+        "retry_after=1.5 subject=per-client algorithm=token-bucket remaining=0.25 store_time=0.002 "
         f"client=client:{KeyHasher(SECRET)('203.0.113.7')}"
     ]
     assert lines.records[0].loadgate_reason == "rate"
     assert lines.records[0].loadgate_status == 429
+
+
+def test_what_else_was_compared_is_named(logger: logging.Logger, lines: Lines) -> None:
+    away = Refuse(Stage.RATE, Reason.STORE_UNAVAILABLE, 1.0, 0.02, 0.01, "logins")
+    DecisionLog(logger).refused(away, None, 503, 1.0)
+    assert " subject=logins " in lines.texts[0]
+    DecisionLog(logger).refused(FULL, None, 503, 1.0)
+    assert "subject" not in lines.texts[1]
 
 
 def test_keys_of_several_kinds_are_told_by_name(logger: logging.Logger, lines: Lines) -> None:
@@ -101,7 +109,7 @@ def test_names_cannot_forge_a_line(logger: logging.Logger, lines: Lines) -> None
     rate = Refuse(Stage.RATE, Reason.RATE, 1.0, 1.0, 0.0, 'a\nINFO "x" \\', QUOTA)
     DecisionLog(logger).refused(rate, None, 429, 1.0)
     assert "\n" not in lines.texts[0]
-    assert 'rate="a\\nINFO \\"x\\" ' in lines.texts[0]
+    assert 'subject="a\\nINFO \\"x\\" ' in lines.texts[0]
 
 
 def test_a_level_that_is_off_costs_no_hash(lines: Lines) -> None:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadgate import AdmissionController, Policy, Rate, RateLimited, Reason
+from loadgate import (
+    AdmissionController,
+    Concurrency,
+    Overloaded,
+    Policy,
+    Queue,
+    Rate,
+    RateLimited,
+    Reason,
+)
 from loadgate.decisions import Refuse, Stage
 from loadgate.integrations import witness as module
+from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.decision_timer import DecisionTimer
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage
 from loadgate.integrations.witness import Witness
+from loadgate.policy import Signals
 from loadgate.testing import VirtualClock
+from tests.integrations.asgi_client import call
 
 RATE = Refuse(Stage.RATE, Reason.RATE, 2.0, 1.0, 0.0, "per-client")
 FULL = Refuse(Stage.LIMIT, Reason.QUEUE_FULL, 1.0, 12.0, 10.0)
@@ -163,3 +176,85 @@ async def test_one_decision_in_many_is_timed_and_none_is_changed() -> None:
     assert controller.snapshot().classes["critical"].admitted == 50
     with pytest.raises(ValueError, match="every: 0"):
         DecisionTimer(controller, every=0)
+
+
+@pytest.mark.anyio
+async def test_what_a_controller_refuses_is_seen_without_a_layer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    policy = Policy(
+        rates=[Rate("per-client", limit=2, per=3600.0)],
+        concurrency=Concurrency("fixed", initial=1),
+        queue=Queue(max_wait=0.01),
+        signals=Signals(mode="off"),
+    )
+    controller = AdmissionController(policy)
+    witness = Witness(logs=True)
+    witness.watch(controller)
+    witness.watch(controller)  # twice does no harm
+
+    def itself(who: str) -> str:
+        return who
+
+    @controller.guard(client=itself)
+    async def work(who: str) -> None:
+        pass
+
+    async with controller:
+        async with controller.admit("a"):
+            with pytest.raises(Overloaded):
+                await work("b")  # waits, and in vain
+            with pytest.raises(Overloaded):
+                controller.try_admit("c").begin()
+        await work("a")
+        with pytest.raises(RateLimited):
+            await work("a")
+    seen = witness.sightings()
+    assert [(one.status, one.reason) for one in seen] == [
+        (429, "rate"), (503, "queue_full"), (503, "wait_timeout"),
+    ]  # fmt: skip
+    assert len({one.client for one in seen}) == 3
+    assert "raise the rate or its burst" in seen[0].explanation
+    assert witness.clients(controller.clock()) == 3
+    assert "reason=rate status=429" in caplog.text
+    assert sum(controller.snapshot().refused.values()) == len(seen)
+
+
+@pytest.mark.anyio
+async def test_a_refusal_behind_the_layer_is_seen_once() -> None:
+    controller = AdmissionController(Policy(rates=[Rate("per-client", limit=1, per=3600.0)]))
+    witness = Witness(logs=False)
+    witness.watch(controller)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    layer = AdmissionMiddleware(app, controller, log=witness)
+    statuses = [(await call(layer)).status for _ in range(3)]
+    assert statuses == [200, 429, 429]
+    assert len(witness.sightings()) == 2
+
+
+@pytest.mark.anyio
+async def test_slow_requests_of_a_controller_are_examples_without_a_layer(trace: str) -> None:
+    clock = VirtualClock()
+    controller = AdmissionController(clock=clock)
+    witness = Witness(logs=False, slow=0.5)
+    witness.watch(controller)
+    async with controller:
+        async with controller.admit():
+            clock.advance(0.4)
+        assert witness.slow_examples == {}
+        async with controller.admit() as permit:
+            clock.advance(0.7)
+            permit.answered()
+            clock.advance(5.0)  # the rest of a long body is no latency
+        (example,) = witness.slow_examples.values()
+        assert example.trace_id == trace
+        assert example.value == pytest.approx(0.7)
+        await controller.apply(Policy())
+        async with controller.admit():
+            clock.advance(20.0)
+    assert len(witness.slow_examples) == 2, "another policy does not forget who watches"
