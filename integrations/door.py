@@ -21,10 +21,12 @@ from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason, Refuse
 from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_log import DecisionLog
+from loadgate.integrations.decision_timer import DECISION_EDGES, EVERY
 from loadgate.integrations.exempt import Exemptions
 from loadgate.integrations.http import Contract, Pressure, refusal_answer, spread_seconds
 from loadgate.policy import Policy
 from loadgate.shedding.door import DoorRule
+from loadgate.telemetry import Histogram, HistogramSnapshot
 
 Mode = Literal["answer", "drop"]
 
@@ -129,6 +131,12 @@ class Door:
         self._follows = self._enforced = False
         self._levels: dict[str, int] = {}
         self._level = 0
+        self._durations = Histogram(DECISION_EDGES)
+        self._until_timed = EVERY
+
+    def durations(self) -> HistogramSnapshot:
+        """Seconds that deciding took, of one request in `EVERY`."""
+        return self._durations.freeze()
 
     def counts(self) -> DoorCounts:
         """What happened so far, and whether it is closed now, also when nobody comes any more."""
@@ -150,6 +158,16 @@ class Door:
         Returns:
             The refusal; or when it passed, for `entered`; 0.0 for one that need not be followed.
         """
+        self._until_timed -= 1
+        if self._until_timed:
+            return self._decide(head)
+        self._until_timed = EVERY
+        began = time.perf_counter()
+        decided = self._decide(head)
+        self._durations.add(time.perf_counter() - began)
+        return decided
+
+    def _decide(self, head: bytes) -> float | Refuse:
         now = self._clock()
         rule = self.rule
         if now >= rule.due:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from loadgate.integrations.door import Door
 
@@ -28,10 +34,20 @@ def door_families(door: Door, *, names_only: bool = False) -> Iterator[Metric]:
         "1 while the door narrows arrivals: the loop is late and most of them are refused.",
         labels=["controller"],
     )
+    durations = HistogramMetricFamily(
+        "loadgate_door_decision_duration_seconds",
+        "Seconds that deciding took at the door, of one request in many.",
+        labels=["controller"],
+    )
     if not names_only:
         counts = door.counts()
         for decision in ("passed", "exempt", "answered", "dropped", "expired"):
             requests.add_metric([door.name, decision], getattr(counts, decision))
         closed.add_metric([door.name], counts.closed)
+        look = door.durations()
+        edges = (*(repr(edge) for edge in look.edges), "+Inf")
+        buckets = list(zip(edges, map(float, accumulate(look.counts)), strict=True))
+        durations.add_metric([door.name], buckets, look.sum)
     yield requests
     yield closed
+    yield durations

@@ -280,6 +280,7 @@ PANELS: list[Placed | Row] = [
         "s",
         Query(quantile(0.5, "loadgate_decision_duration_seconds"), "p50"),
         Query(quantile(0.99, "loadgate_decision_duration_seconds"), "p99"),
+        Query(quantile(0.5, "loadgate_door_decision_duration_seconds"), "p50 at the door"),
         log=True,
         width=8,
     ),

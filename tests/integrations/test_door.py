@@ -13,13 +13,16 @@ from typing import Any
 
 import anyio
 import pytest
+from prometheus_client import CollectorRegistry
 
 from loadgate import AdmissionController, Concurrency, Policy, Signals
 from loadgate.decisions import Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
+from loadgate.integrations.decision_timer import EVERY
 from loadgate.integrations.door import MAX_BODY, MAX_HEAD, Door, head_end, read_head
 from loadgate.integrations.http import Answer, Contract
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
+from loadgate.integrations.prometheus import LoadgateCollector
 from tests.integrations.asgi_client import controller
 from tests.integrations.scripted_door import REFUSAL, Script
 from tests.integrations.serving import PATIENCE, Http1, Http2, Service, told, until
@@ -397,6 +400,23 @@ def test_a_policy_that_only_observes_or_ignores_lag_opens_the_door() -> None:
         door.rule.in_transit = 5
         answers = [door.ask(head) for _ in range(3)]
         assert any(isinstance(answer, Refuse) for answer in answers) is enforced
+
+
+def test_one_decision_in_many_is_timed() -> None:
+    door = Door(controller())
+    for _ in range(3 * EVERY):
+        door.ask(b"GET / HTTP/1.1\r\n\r\n")
+    look = door.durations()
+    assert look.count == 3
+    registry = CollectorRegistry()
+    collector = LoadgateCollector()
+    collector.door = door
+    registry.register(collector)
+    name = "loadgate_door_decision_duration_seconds"
+    told = {"controller": "default"}
+    assert registry.get_sample_value(f"{name}_count", told) == 3
+    assert registry.get_sample_value(f"{name}_sum", told) == pytest.approx(look.sum)
+    assert registry.get_sample_value(f"{name}_bucket", {**told, "le": "+Inf"}) == 3
 
 
 def test_what_means_nothing_at_the_door_is_an_error() -> None:
