@@ -52,8 +52,9 @@ class _Line(Generic[T]):
         # Since when each of them has not been empty.
         self.within_since = 0.0
         self.above_since = 0.0
-        # Heaps of (-tag, -order, waiter) and (tag, order, waiter). Who has gone stays in them
-        # until it comes up or there are too many of its kind.
+        # Heaps of (-tag, -order, waiter), of those above their share only, and, if fair, of
+        # (tag, order, waiter). Who has gone stays in them until it comes up or there are too
+        # many of its kind.
         self.heaviest: list[tuple[float, int, T]] = []
         self.lightest: list[tuple[float, int, T]] = []
         self.head: T | None = None
@@ -66,6 +67,11 @@ class _Line(Generic[T]):
         if self.within:
             return not self.above and now - self.within_since >= STANDING
         return now - self.above_since >= STANDING
+
+    def spent(self) -> bool:
+        """Whether most of a heap are those who have gone."""
+        living = 2 * (len(self.within) + len(self.above)) + _SLACK
+        return len(self.heaviest) > living or len(self.lightest) > living
 
     def tidy(self) -> None:
         """Forget those who have gone when they are the most."""
@@ -85,6 +91,14 @@ class _Line(Generic[T]):
             del self.within[waiter]
         else:
             del self.above[waiter]
+
+    def worst(self) -> tuple[float, T] | None:
+        """Who would go: the largest tag, the newest among equals. The one at the head never."""
+        if self.above and (entry := self.top(self.heaviest)) is not None:
+            return -entry[0], entry[2]
+        if self.within:  # every tag is 0
+            return 0.0, next(reversed(self.within))
+        return None
 
     def top(self, heap: list[tuple[float, int, T]]) -> tuple[float, int, T] | None:
         """The first entry of a heap whose waiter is still here."""
@@ -131,21 +145,21 @@ class WaitingRoom(Generic[T]):
             if not line.above:
                 line.above_since = now
             line.above[waiter] = (tag, order)
+            heappush(line.heaviest, (-tag, -order, waiter))
         else:
             if not line.within:
                 line.within_since = now
             line.within[waiter] = (tag, order)
-        heappush(line.heaviest, (-tag, -order, waiter))
         if self.discipline == "fair":
             heappush(line.lightest, (tag, order, waiter))
         self.depth += 1
-        if len(line.heaviest) > 2 * len(line) + _SLACK:
+        if (line.heaviest or line.lightest) and line.spent():
             line.tidy()
 
     def first(self) -> int | None:
         """The highest class that waits, None when nobody does."""
         for level, line in enumerate(self._lines):
-            if len(line):
+            if line.within or line.above or line.head is not None:
                 return level
         return None
 
@@ -154,7 +168,7 @@ class WaitingRoom(Generic[T]):
         if level is None:
             level = self.first()
         line = self._lines[level] if level is not None else None
-        if line is None or not len(line):
+        if line is None or not (line.within or line.above or line.head is not None):
             raise KeyError("nobody waits")
         self.depth -= 1
         if (head := line.head) is not None:
@@ -201,15 +215,14 @@ class WaitingRoom(Generic[T]):
         """
         for lower in range(len(self._lines) - 1, level - 1, -1):
             line = self._lines[lower]
-            entry = line.top(line.heaviest)
-            if entry is None or (spared is not None and spared(lower, len(line))):
+            worst = line.worst()
+            if worst is None or (spared is not None and spared(lower, len(line))):
                 continue
-            if lower == level and -entry[0] <= tag:
+            if lower == level and worst[0] <= tag:
                 break
-            heappop(line.heaviest)
-            line.drop(entry[2])
+            line.drop(worst[1])
             self.depth -= 1
-            return entry[2]
+            return worst[1]
         return None
 
     def pop_any(self) -> T | None:
