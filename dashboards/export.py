@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +11,9 @@ HERE: Final = Path(__file__).parent
 
 # Folders with files for users; what else lies here makes them.
 _FOLDERS: Final = ("grafana", "prometheus", "provisioning")
-_RUNBOOKS: Final = "runbook_url: docs/runbooks"
-_BOARDS: Final = "dashboard_url: /d"
+_RUNBOOK: Final = re.compile(r"runbook_url: \S+")
+_ALERT: Final = re.compile(r"- alert: (\w+)")
+_IN_GRAFANA: Final = "_url: /d"
 _JSON_AT: Final = "path: /var/lib/grafana/dashboards/loadgate"
 
 
@@ -20,7 +22,8 @@ def export(target: Path, *, runbooks: str = "", grafana: str = "") -> list[Path]
 
     Args:
         target: A folder; made if it does not exist. Files of the same names are replaced.
-        runbooks: Where the runbooks can be read, for alerts and for a link on each dashboard.
+        runbooks: Where your own copy of the runbooks can be read, for alerts and for a link on
+            each dashboard; by default alerts lead to the dashboard that holds them.
         grafana: Where Grafana is, for alerts.
 
     Returns:
@@ -36,9 +39,9 @@ def export(target: Path, *, runbooks: str = "", grafana: str = "") -> list[Path]
             text = _linked(text, runbooks) if runbooks else text
         else:
             if runbooks:
-                text = text.replace(_RUNBOOKS, f"runbook_url: {runbooks.rstrip('/')}")
+                text = _elsewhere(text, runbooks.rstrip("/"))
             if grafana:
-                text = text.replace(_BOARDS, f"dashboard_url: {grafana.rstrip('/')}/d")
+                text = text.replace(_IN_GRAFANA, f"_url: {grafana.rstrip('/')}/d")
             text = text.replace(_JSON_AT, f"path: {target.resolve() / 'grafana'}")
         path = target / source.relative_to(HERE)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +57,17 @@ def _sources() -> list[Path]:
         for path in (HERE / folder).rglob("*")
         if path.suffix in {".json", ".yml"}
     )
+
+
+def _elsewhere(text: str, runbooks: str) -> str:
+    """Alerts whose runbooks are files in a folder."""
+    lines: list[str] = []
+    alert = ""
+    for line in text.split("\n"):
+        if found := _ALERT.search(line):
+            alert = found[1]
+        lines.append(_RUNBOOK.sub(f"runbook_url: {runbooks}/{alert}.md", line))
+    return "\n".join(lines)
 
 
 def _linked(text: str, runbooks: str) -> str:

@@ -8,7 +8,7 @@ other kinds of variables.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from grafana_foundation_sdk.builders import dashboard
@@ -21,7 +21,12 @@ TAG: Final = "loadgate"
 _WIDE: Final = 24
 
 
-def assemble(uid: str, title: str, says: str, panels: Sequence[Placed | Row]) -> dict[str, Any]:
+Links = Callable[[str, str], list[dict[str, Any]]]
+
+
+def assemble(
+    uid: str, title: str, says: str, panels: Sequence[Placed | Row], links: Links
+) -> dict[str, Any]:
     """The dashboard as plain data, ready to be written.
 
     Args:
@@ -29,6 +34,7 @@ def assemble(uid: str, title: str, says: str, panels: Sequence[Placed | Row]) ->
         title: Its name.
         says: The question it answers.
         panels: What is on it, from left to right and from top to bottom.
+        links: What the corner of a panel leads to, by `uid` and the panel's title.
     """
     built = (
         dashboard.Dashboard(title)
@@ -53,6 +59,9 @@ def assemble(uid: str, title: str, says: str, panels: Sequence[Placed | Row]) ->
     data: dict[str, Any] = json.loads(JSONEncoder().encode(built.build()))
     data["annotations"] = {"list": [_BUILT_IN, *_annotations()]}
     data["panels"] = _laid_out(panels)
+    for panel in data["panels"]:
+        if led := links(uid, panel["title"]):
+            panel["links"] = led
     for variable in data["templating"]["list"]:
         for field in ("auto", "auto_count", "auto_min"):
             variable.pop(field, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadgate.dashboards.source import thresholds as t
 from loadgate.dashboards.source.panels import (
     ADMITTED,
+    CLASSES,
     FAILED,
     OVERLOADED,
     QUIET,
@@ -87,6 +88,7 @@ PANELS: list[Placed | Row] = [
             _by_rate("decisions", ',decision!="allowed"', "rate, decision"),
             "{{rate}}: {{decision}}",
         ),
+        shades={"/: refused$/": RATE_LIMITED, "/: would_refuse$/": QUIET},
         stack=True,
     ),
     lines(
@@ -96,6 +98,7 @@ PANELS: list[Placed | Row] = [
         Query(
             share(_by_rate("decisions", ',decision="refused"'), _by_rate("decisions")), "{{rate}}"
         ),
+        shades={"/.+/": RATE_LIMITED},
         high=1.0,
     ),
     Row("Priorities"),
@@ -106,7 +109,7 @@ PANELS: list[Placed | Row] = [
         "send.",
         "reqps",
         Query(_by_class(), "{{priority}}"),
-        colors={"critical": FAILED, "default": WAITING, "background": QUIET},
+        colors=CLASSES,
         stack=True,
     ),
     lines(
@@ -115,7 +118,7 @@ PANELS: list[Placed | Row] = [
         "of each other, classes do not reach the controller.",
         "percentunit",
         Query(share(_by_class(',decision="overloaded"'), _by_class()), "{{priority}}"),
-        colors={"critical": FAILED, "default": WAITING, "background": QUIET},
+        colors=CLASSES,
         red=(("red", t.CRITICAL_SHED),),
     ),
     lines(

@@ -7,6 +7,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from loadgate.dashboards.source import thresholds as t
 from loadgate.dashboards.source.panels import (
     ADMITTED,
+    CLASSES,
     FAILED,
     LIMIT,
     OVERLOADED,
@@ -189,6 +190,7 @@ PANELS: list[Placed | Row] = [
             ),
             "{{instance}}",
         ),
+        shades={"/.+/": OVERLOADED},
         red=(("red", t.SHED_HIGH),),
         width=8,
     ),
@@ -208,6 +210,7 @@ PANELS: list[Placed | Row] = [
             ),
             "{{priority}}",
         ),
+        colors=CLASSES,
         red=(("red", t.CRITICAL_SHED),),
         width=8,
     ),
@@ -256,13 +259,20 @@ PANELS: list[Placed | Row] = [
         width=8,
     ),
     lines(
-        "Is the kill switch on?",
+        "Is anything switched off or away?",
         "Instances whose kill switch lets everyone through, and the requests it lets through each "
-        "second. Nothing is protected meanwhile: switch it off when the reason is gone.",
+        "second: nothing is protected meanwhile, so switch it off when the reason is gone. And "
+        "instances that decide about shared rates without their store, which is away: see the "
+        "dashboard of the shared store.",
         "short",
-        Query(f"sum(loadgate_bypassing{{{SEL}}})", "instances"),
+        Query(f"sum(loadgate_bypassing{{{SEL}}})", "kill switch on"),
         Query(rate("bypassed_total"), "let through each second"),
-        colors={"instances": FAILED, "let through each second": OVERLOADED},
+        Query(f'sum(loadgate_store_state{{{SEL},state!="closed"}})', "store away"),
+        colors={
+            "kill switch on": FAILED,
+            "let through each second": OVERLOADED,
+            "store away": "dark-blue",
+        },
         width=8,
     ),
     states(

@@ -21,10 +21,12 @@ from grafana_foundation_sdk.builders import (
     table,
     timeseries,
 )
+from grafana_foundation_sdk.builders import text as text_panel
 from grafana_foundation_sdk.models import common as shapes
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from grafana_foundation_sdk.models.text import TextMode
 
 SOURCE: Final = shapes.DataSourceRef("prometheus", "${datasource}")
 
@@ -57,6 +59,12 @@ REASONS: Final = {
     "draining": "light-blue",
     "client_gone": QUIET,
 }
+
+# Of a class of requests: the important ones stand out, those that may wait do not.
+CLASSES: Final = {"critical": FAILED, "default": WAITING, "background": QUIET}
+
+# The least that an axis shows by its unit: where all is 0, Grafana would draw up to 100.
+_LEAST: Final = {"reqps": 1.0, "cps": 1.0, "short": 1.0, "percentunit": 0.1, "s": 0.001}
 
 # (colour, from this value on); the first has no lower end.
 Steps = Sequence[tuple[str, float | None]]
@@ -94,6 +102,7 @@ def lines(
     unit: str,
     *queries: Query,
     colors: Mapping[str, str] | None = None,
+    shades: Mapping[str, str] | None = None,
     dashed: Sequence[str] = (),
     steps: Sequence[str] = (),
     red: Steps = (),
@@ -113,6 +122,7 @@ def lines(
         unit: Grafana's name of the unit.
         queries: What to draw.
         colors: By name of the series, a regular expression when between slashes.
+        shades: Likewise, for many series that mean the same: each gets a shade of the colour.
         dashed: Names of bounds, drawn dashed.
         steps: Names of what stays the same until it changes.
         red: Thresholds, drawn as lines.
@@ -141,6 +151,8 @@ def lines(
         panel.min(low)
     if high is not None:
         panel.max(high)
+    elif not log and unit in _LEAST:
+        panel.axis_soft_max(_LEAST[unit])
     if stack:
         panel.stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL).group("A"))
     if log:
@@ -153,6 +165,8 @@ def lines(
         )
     for name, color in (colors or {}).items():
         _override(panel, name, [_property("color", {"mode": "fixed", "fixedColor": color})])
+    for name, color in (shades or {}).items():
+        _override(panel, name, [_property("color", {"mode": "shades", "fixedColor": color})])
     for name in dashed:
         style = {"fill": "dash", "dash": [8, 6]}
         _override(panel, name, [_property("custom.lineStyle", style)])
@@ -193,6 +207,8 @@ def number(
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .no_value("no traffic")
     )
+    if unit == "percentunit":
+        panel.decimals(1)
     if mappings:
         panel.mappings([_mapping(mappings)])
     return _placed(panel, title, says, (query,), width, height)
@@ -239,17 +255,24 @@ def states(
     return _placed(panel, title, says, queries, width, height)
 
 
+def text(title: str, says: str, content: str, *, width: int = 12, height: int = 8) -> Placed:
+    """Words, in Markdown."""
+    panel = text_panel.Panel().mode(TextMode.MARKDOWN).content(content)
+    panel.title(title).description(says)
+    return Placed(panel, width, height)
+
+
 def rows(
     title: str,
     says: str,
     *queries: Query,
-    hide: Sequence[str] = (),
+    values: bool = False,
     names: Mapping[str, str] | None = None,
     width: int = 12,
     height: int = 8,
 ) -> Placed:
-    """A table of labels."""
-    hidden = dict.fromkeys(("Time", "Value", "__name__", *hide), True)
+    """A table of labels, and of what they have if `values` is set."""
+    hidden = dict.fromkeys(("Time", "__name__", *(() if values else ("Value",))), True)
     panel = table.Panel().with_transformation(
         models.DataTransformerConfig(
             id_val="organize",

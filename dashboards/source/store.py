@@ -126,6 +126,13 @@ PANELS: list[Placed | Row] = [
         "the breaker is open. saturated: more questions than it answers.",
         "cps",
         Query(rate("store_troubles_total", by="why"), "{{why}}"),
+        colors={
+            "timeout": OVERLOADED,
+            "lost": FAILED,
+            "failed": "dark-red",
+            "open": QUIET,
+            "saturated": "yellow",
+        },
         stack=True,
         width=8,
     ),

@@ -21,7 +21,9 @@ from loadgate.dashboards.source.panels import (
     plume,
     quantile,
     rate,
+    rows,
     share,
+    text,
 )
 
 UID = "loadgate-tuning"
@@ -31,6 +33,16 @@ SAYS = "Is the limit right? In flight, queue and latency beside it, and what it 
 
 _MEAN_LATENCY = share(rate("latency_seconds_sum"), rate("latency_seconds_count"))
 _UNLOADED = f'avg(loadgate_limit_state{{{SEL},name="unloaded_latency"}})'
+
+_SETTINGS = """\
+- Refused, the limit is used up, latency is near the unloaded one: the service is full and well. \
+Add capacity; only if `wanted` stands above the limit, raise `concurrency.max`.
+- Latency above three times the unloaded one: something behind the limit is slow. Treat it there.
+- The limit at its floor although latency is fine: `concurrency.min`.
+- Restless under steady load: `concurrency.latency_target`.
+- Waits near what is allowed: capacity, never a longer `queue.max_wait`.
+- Refused although the limit is hardly used: a brake (`signals`), a rate, or too short timeouts.
+"""
 
 PANELS: list[Placed | Row] = [
     lines(
@@ -63,6 +75,8 @@ PANELS: list[Placed | Row] = [
         Query(f"min(loadgate_latency_target_seconds{{{SEL}}})", "target"),
         colors={"mean latency": OVERLOADED, "unloaded": ADMITTED, "target": LIMIT},
         dashed=["target"],
+        log=True,
+        width=8,
     ),
     lines(
         "By how much?",
@@ -73,6 +87,14 @@ PANELS: list[Placed | Row] = [
         Query(f"({_MEAN_LATENCY}) / ({_UNLOADED} > 0)", "latency / unloaded"),
         colors={"latency / unloaded": OVERLOADED},
         red=(("yellow", t.INFLATED_NOTICE), ("red", t.INFLATED)),
+        width=8,
+    ),
+    text(
+        "Which setting to move?",
+        "What the panels around this one say, and which setting answers it. Where none is named, "
+        "none helps.",
+        _SETTINGS,
+        width=8,
     ),
     lines(
         "How much of the limit is used?",
@@ -123,13 +145,32 @@ PANELS: list[Placed | Row] = [
         width=8,
     ),
     lines(
-        "What does it rest on?",
-        "The numbers inside the algorithm, by their names in its explain(). Different algorithms "
-        "have different ones; the pages on the algorithms say what they mean.",
+        "What does the limit want?",
+        "Means over the instances: what the adaptive limit would enforce if nothing held it "
+        "(wanted), the number of requests at which the service is just full (knee), and what is "
+        "enforced. Wanted above the limit: concurrency.max or a brake holds it. Below: "
+        "concurrency.min does. A knee far below what you know the service can do: the unloaded "
+        "latency was learned too low.",
         "short",
-        Query(f"avg by (name) (loadgate_limit_state{{{SEL}}})", "{{name}}"),
-        log=True,
-        width=16,
+        Query(f'avg by (name) (loadgate_limit_state{{{SEL},name=~"wanted|knee"}})', "{{name}}"),
+        Query(f"avg(loadgate_limit{{{SEL}}})", "limit"),
+        colors={"wanted": ADMITTED, "knee": WAITING, "limit": LIMIT},
+        steps=["limit"],
+        width=8,
+    ),
+    rows(
+        "What does it rest on?",
+        "The numbers inside the algorithm now, by their names in its explain(), means over the "
+        "instances. Different algorithms have different ones; the pages on the algorithms say "
+        "what they mean.",
+        Query(
+            f"sort(avg by (name) (loadgate_limit_state{{{SEL}}}))",
+            instant=True,
+            format=PromQueryFormat.TABLE,
+        ),
+        values=True,
+        names={"name": "number", "Value": "is"},
+        width=8,
     ),
     Row("What else holds it back"),
     lines(

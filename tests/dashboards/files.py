@@ -62,7 +62,7 @@ def targets(board: dict[str, Any]) -> list[Target]:
             panel["fieldConfig"]["defaults"].get("unit", ""),
         )
         for panel in panels(board)
-        for target in panel["targets"]
+        for target in panel.get("targets", ())  # text asks nothing
     ]
 
 

@@ -119,6 +119,10 @@ def _panels(board: Board, _: set[str]) -> Iterator[str]:
             yield f"{title!r} does not say how to read it"
         if panel["type"] not in TYPES:
             yield f"{title!r} is a {panel['type']}, which not every version draws"
+        if panel["type"] == "text":
+            if len(panel["options"].get("content", "")) < 100:
+                yield f"{title!r} says nothing"
+            continue
         if panel.get("datasource") != _SOURCE:
             yield f"{title!r} asks a fixed data source"
         if not panel.get("targets"):

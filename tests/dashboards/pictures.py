@@ -34,6 +34,14 @@ HERE: Final = Path(__file__).parent / "preview"
 MODULES: Final = SERVERS / "preview"
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures" / "dashboards"
 
+# Until when each is drawn, from the beginning of the hour: a screen as it is in the night, with
+# the incident that it is for still going on.
+_UNTIL: Final = {
+    "loadgate-overview": incidents.middle_of("downstream down"),
+    "loadgate-fairness": incidents.middle_of("greedy client"),
+    "loadgate-store": incidents.begin_of(incidents.STORE_AWAY) + 120,
+}
+
 # A page as wide as a usual screen; Grafana lays panels out on 24 columns of it.
 _WIDE: Final = 1560
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -129,8 +137,7 @@ def draw(folder: Path, base: str) -> list[str]:
                 {
                     "board": f"/{path.name}",
                     "from": incidents.BEGIN + 60,
-                    "to": incidents.end() - 15,
-                    "at": incidents.middle_of("greedy client"),
+                    "to": _UNTIL.get(path.stem, incidents.end() - 15),
                     "wide": _WIDE,
                 }
             )

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from loadgate.dashboards.source.alerts import ALERTS
-from loadgate.dashboards.source.rules import RUNBOOKS, Alert
-from tests.dashboards.files import DASHBOARDS, RULES, boards
+from tests.dashboards.files import RULES, boards
 from tests.observability.prometheus import promtool
-
-ROOT: Final = DASHBOARDS.parent
 
 AT: Final = 'job="shop",instance="a:9464",controller="checkout"'
 MINUTES: Final = 60
@@ -273,32 +269,12 @@ def test_a_judge_that_never_disagrees_is_none(tmp_path: Path) -> None:
         judged(tmp_path, [unit("LoadgateSheddingHigh", requests(20, 0), "55m", True)])
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_an_alert_has_a_panel_and_a_runbook_that_names_it(alert: Alert) -> None:
-    titles = {panel["title"] for panel in boards()[alert.board]["panels"]}
-    assert alert.panel in titles
-    runbook = (ROOT / RUNBOOKS / alert.runbook).read_text()
-    assert runbook.startswith(f"# {alert.name}\n")
-    assert alert.panel in runbook
-    for heading in ("## What it means", "## Look", "## Do"):
-        assert f"\n{heading}\n" in runbook
-
-
-def test_runbooks_name_panels_that_exist() -> None:
-    titles = {panel["title"] for board in boards().values() for panel in board["panels"]}
-    runbooks = sorted((ROOT / RUNBOOKS).glob("*.md"))
-    assert {path.stem for path in runbooks} == {alert.name for alert in ALERTS} | {"README"}
-    for path in runbooks:
-        quoted = set(re.findall(r"\*([^*\n]+\?)\*", path.read_text()))
-        assert quoted <= titles, (path.name, quoted - titles)
-
-
 def test_an_alert_fires_where_its_panel_turns_red() -> None:
     drawn = {
         (board["uid"], panel["title"]): panel["fieldConfig"]["defaults"]
         for board in boards().values()
         for panel in board["panels"]
-        if panel["type"] != "row"
+        if panel["type"] not in {"row", "text"}
     }
     checked = 0
     for alert in ALERTS:

@@ -58,7 +58,9 @@ EXPECTED: Final[dict[tuple[str, str], list[tuple[str, float, float]]]] = {
     ("p99 of asking", "A"): [("calm", 0.001, 0.01)],
     ("How many questions share a call?", "A"): [("calm", 2, 2)],
     ("What brakes the limit?", "A"): [("calm", 1, 1)],
-    ("Is the kill switch on?", "A"): [("calm", 0, 0)],
+    ("Is anything switched off or away?", "A"): [("calm", 0, 0)],
+    ("Is anything switched off or away?", "C"): [("calm", 0, 0), ("blocked loop", 1, 1)],
+    ("What does the limit want?", "B"): [("calm", 4, 30)],
     ("Who makes room?", "A"): [("calm", 0, 0), ("overload", 1, 80)],
     ("Refusals that hit one client", "A"): [
         ("overload", 0, 0.2), ("greedy client", 0.6, 1)],

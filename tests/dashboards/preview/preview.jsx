@@ -3,7 +3,7 @@
 // and state timelines are no part of its libraries: a few lines draw them here.
 import {
   FieldType, ThresholdsMode, createTheme, dateTime, fieldMatchers, getDisplayProcessor, reduceField,
-  standardTransformers, standardTransformersRegistry, ThemeContext, toDataFrame, transformDataFrame,
+  renderMarkdown, standardTransformers, standardTransformersRegistry, ThemeContext, toDataFrame, transformDataFrame,
 } from "@grafana/data";
 import { BarGauge, BigValue, BigValueColorMode, BigValueGraphMode, GlobalStyles, PanelChrome, TimeSeries } from "@grafana/ui";
 import { TableNG } from "@grafana/ui/unstable";
@@ -40,7 +40,7 @@ async function ask(target) {
 
 async function load(panel) {
   const frames = [];
-  for (const target of panel.targets) {
+  for (const target of panel.targets ?? []) {
     const found = await ask(target);
     if (target.format === "table") {
       const labels = [...new Set(found.flatMap((one) => Object.keys(one.metric)))].sort();
@@ -99,7 +99,7 @@ function Canvas({ width, height, draw }) {
 }
 function times(pen, left, width, y) {
   pen.fillStyle = theme.colors.text.secondary; pen.textAlign = "center";
-  const every = 600;
+  const every = to - from > 1800 ? 600 : 120;
   for (let time = Math.ceil(from / every) * every; time < to; time += every)
     pen.fillText(new Date(time * 1000).toISOString().slice(11, 16), left + (width - left) * (time - from) / (to - from), y);
 }
@@ -142,6 +142,8 @@ function States({ frames, width, height }) {
 }
 
 function Body({ panel, frames, width, height }) {
+  if (panel.type === "text")
+    return <div className="markdown-html" style={{ fontSize: 13 }} dangerouslySetInnerHTML={{ __html: renderMarkdown(panel.options.content) }} />;
   const shown = numbers(frames);
   if (!shown.length && panel.type !== "table") return <p>no data</p>;
   if (panel.type === "timeseries")
