@@ -9,6 +9,7 @@ While the process stands still (a pause), whatever becomes due is seen when it g
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf
@@ -22,7 +23,7 @@ from loadgate.signals import STALL
 from loadgate.simulation.request import Request
 from loadgate.simulation.stages import Cores, Pool, Stage
 from loadgate.simulation.workload import Client, Workload
-from loadgate.ticket import ENDED, RUNNING
+from loadgate.ticket import ENDED, RUNNING, WAITING
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
@@ -104,6 +105,9 @@ class Engine:
         self._refuser = self._cores[0] if self._cores and refusal_work > 0.0 else None
         self._nobody = Request(index=-1)
         self._events: list[tuple[float, int, int, Any]] = []
+        # Waits that end one after the other, as they do where all are equally long: most of
+        # those who wait get a place before, and are passed over here without a heap.
+        self._waits: deque[tuple[float, int, Request]] = deque()
         self._serial = 0
         self._frozen = 0.0
         self._budgets = [_BUDGET_CAP] * len(workload.clients)
@@ -125,7 +129,7 @@ class Engine:
 
     def run(self, until: float = inf) -> None:
         """Let everything happen that happens up to `until` (default: to the very end)."""
-        events, cores, work = self._events, self._cores, self.workload
+        events, waits, cores, work = self._events, self._waits, self._cores, self.workload
         times = [*work.times.tolist(), inf]
         clients, sizes = work.clients, work.sizes
         client_of, keys, draw = work.client, work.keys, self._draw
@@ -135,10 +139,19 @@ class Engine:
         index, arrival = 0, times[0]
         while True:
             due = arrival
-            arrives, ready = True, None
+            arrives, expires, ready = True, False, None
             if events and events[0][0] < due:
                 due = events[0][0]
                 arrives = False
+            while waits:
+                ends, serial, waiter = waits[0]
+                if waiter.state != WAITING:
+                    waits.popleft()
+                    continue
+                if ends < due or (ends == due and not arrives and serial < events[0][1]):
+                    due = ends
+                    arrives, expires = False, True
+                break
             for stage in cores:
                 if stage.next < due:
                     due = stage.next
@@ -168,13 +181,15 @@ class Engine:
                     if admission.ended_waits:
                         self._wake(now)
                     if type(decision) is Wait:
-                        self._push(decision.until, _EXPIRE, request)
+                        self._expect(decision.until, request)
                     elif decision is ADMIT:
                         enter(request, now, sizes[0][index])
                     else:
                         self._refused(request, now)
                 index += 1
                 arrival = times[index]
+            elif expires:
+                self._expire(waits.popleft()[2], now)
             else:
                 _, _, kind, what = heappop(events)
                 if kind == _DEPART:
@@ -183,10 +198,7 @@ class Engine:
                             self._leave_pool(what, now)
                         self._advance(what, now)
                 elif kind == _EXPIRE:
-                    if admission.expire(what, now) is not None:
-                        self._refused(what, now)
-                    if admission.ended_waits:
-                        self._wake(now)
+                    self._expire(what, now)
                 elif kind == _TIMEOUT:
                     self._timeout(what, now)
                 elif kind == _RETRY:
@@ -201,6 +213,22 @@ class Engine:
     def _push(self, time: float, kind: int, what: Any) -> None:
         self._serial = serial = self._serial + 1
         heappush(self._events, (time, serial, kind, what))
+
+    def _expect(self, until: float, request: Request) -> None:
+        """The wait of `request` ends at `until`, unless it gets a place."""
+        waits = self._waits
+        if waits and until < waits[-1][0]:
+            self._push(until, _EXPIRE, request)
+            return
+        self._serial = serial = self._serial + 1
+        waits.append((until, serial, request))
+
+    def _expire(self, request: Request, now: float) -> None:
+        admission = self.admission
+        if admission.expire(request, now) is not None:
+            self._refused(request, now)
+        if admission.ended_waits:
+            self._wake(now)
 
     def _arrive(self, request: Request, now: float, since: float) -> None:
         """The long way in: deadlines, rates, then the gate."""
@@ -224,7 +252,7 @@ class Engine:
         if decision is ADMIT:
             self._enter(request, now, self.workload.sizes[0][index])
         elif type(decision) is Wait:
-            self._push(decision.until, _EXPIRE, request)
+            self._expect(decision.until, request)
         else:
             self._not_admitted(request, now)
 

@@ -87,25 +87,40 @@ class Cores:
 
     def enter(self, now: float, size: float, request: Request) -> None:
         """`request` begins `size` seconds of work of one core."""
-        rate = self._rate
-        if rate:
-            self._clock += (now - self._at) * rate
-            self.busy += (now - self._at) * rate * self.here
+        # `_advance` and `_pace` written out: they cost as much as the rest. The first in the
+        # heap is not `gone`, because whoever goes is taken out at once.
+        heap, rates, clock = self._heap, self._rates, self._clock
+        here = self.here
+        if rate := self._rate:
+            done = (now - self._at) * rate
+            clock = self._clock = clock + done
+            self.busy += done * here
         self._at = now
-        self._serial += 1
-        heappush(self._heap, (self._clock + size, self._serial, request))
-        self.here += 1
-        self._pace(now)
+        self._serial = serial = self._serial + 1
+        heappush(heap, (clock + size, serial, request))
+        self.here = here = here + 1
+        while here >= len(rates):
+            rates.append(self.share(len(rates)))
+        self._rate = rate = rates[here]
+        left = heap[0][0] - clock
+        self.next = inf if rate <= 0.0 else now + left / rate if left > 0.0 else now
 
     def leave(self, now: float) -> Request:
         """The request whose departure was due at `now`."""
-        rate = self._rate
-        self._clock += (now - self._at) * rate
-        self.busy += (now - self._at) * rate * self.here
+        heap = self._heap
+        done = (now - self._at) * self._rate
+        clock = self._clock = self._clock + done
+        here = self.here
+        self.busy += done * here
         self._at = now
-        request = heappop(self._heap)[2]
-        self.here -= 1
-        self._pace(now)
+        request = heappop(heap)[2]
+        self.here = here = here - 1
+        if heap and not heap[0][2].gone:
+            rate = self._rate = self._rates[here]
+            left = heap[0][0] - clock
+            self.next = inf if rate <= 0.0 else now + left / rate if left > 0.0 else now
+        else:
+            self._pace(now)
         return request
 
     def cancelled(self, now: float) -> None:
