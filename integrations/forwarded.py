@@ -9,6 +9,7 @@ the right end one by one and nothing further left is looked at, so that an unbal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Final
@@ -23,10 +24,22 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 # 16 (IFNAMSIZ); longer text is no address and is not worth parsing.
 MAX_ADDRESS_CHARS: Final = 96
 
+# An element of `Forwarded` names up to two addresses, a host and a protocol: 96, 96, 253 (RFC 1035)
+# and a few characters of each name. Longer ones come from no proxy and are not worth parsing.
+MAX_ELEMENT_BYTES: Final = 512
+
 _SPACE: Final = b" \t"
-_TOKEN_CHARS: Final = frozenset(
-    b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+# One parameter and what separates it from the next. RFC 7239 allows no space around "=". Bare IPv6
+# and ports need quotes by the RFC; proxies forget them, and ":[]" are unambiguous here. Every
+# repetition is possessive: nothing is tried twice.
+_PAIR: Final = re.compile(
+    rb"[ \t]*+([!#$%&'*+\-.^_`|~0-9A-Za-z]++)="
+    rb'(?:"((?:[^"\\]|\\.)*+)"|([!#$%&\'*+\-.^_`|~0-9A-Za-z:\[\]]*+))'
+    rb"[ \t]*+(?:;|\Z)",
+    re.DOTALL,
 )
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def parse_address(text: str) -> IPAddress | None:
@@ -104,16 +117,22 @@ def forwarded_from_right(
 ) -> Iterator[bytes | None]:
     """Yield the ``for`` parameter of each element of RFC 7239 `Forwarded`, last one first.
 
-    An element that is malformed, has no ``for`` or has several yields None. The limits are
-    those of `list_from_right`.
+    An element that is malformed or longer than `MAX_ELEMENT_BYTES`, has no ``for`` or has several
+    yields None; what is left of one that is too long is not looked at. The other limits are those
+    of `list_from_right`.
     """
     for line in reversed(lines):
         end = len(line)
         while end >= 0:
-            comma = _last_comma_outside_quotes(line, end, max_bytes)
+            comma = _last_comma_outside_quotes(line, end)
             max_bytes -= end - comma
             max_entries -= 1
-            if max_bytes < 0 or max_entries < 0:
+            if max_entries < 0:
+                return
+            if end - comma - 1 > MAX_ELEMENT_BYTES:
+                yield None
+                return
+            if max_bytes < 0:
                 return
             element = line[comma + 1 : end].strip(_SPACE)
             if element:
@@ -123,21 +142,27 @@ def forwarded_from_right(
             end = comma
 
 
-def _last_comma_outside_quotes(line: bytes, end: int, max_bytes: int) -> int:
-    """Find the comma before the last element, -1 if there is none within `max_bytes`.
+def _last_comma_outside_quotes(line: bytes, end: int) -> int:
+    """Find the comma before the last element, -1 if there is none.
 
-    Scanned from the right: a quoted string ends at the first quote met and begins at the
-    next one that no backslash escapes.
+    Scanned from the right: a quoted string ends at the first quote met and begins at the next one
+    that no backslash escapes. Beyond `MAX_ELEMENT_BYTES` nothing is searched for.
     """
+    start = max(end - MAX_ELEMENT_BYTES - 1, 0)
+    at = line.rfind(b",", start, end)
+    if line.find(b'"', max(at, start), end) < 0:
+        # No quote in it, as almost always. Without a comma either, it begins the line or is too
+        # long, and -1 says both.
+        return at
     quoted = False
-    for at in range(end - 1, max(end - max_bytes, 0) - 1, -1):
+    for at in range(end - 1, start - 1, -1):
         char = line[at]
         if char == 0x22:  # "
             if not quoted:
                 quoted = True
             else:
                 first = at
-                while first > 0 and line[first - 1] == 0x5C:
+                while first > start and line[first - 1] == 0x5C:
                     first -= 1
                 quoted = (at - first) % 2 == 1
         elif char == 0x2C and not quoted:  # ,
@@ -147,56 +172,16 @@ def _last_comma_outside_quotes(line: bytes, end: int, max_bytes: int) -> int:
 
 def _for_parameter(element: bytes) -> bytes | None:
     found: bytes | None = None
-    at, size = 0, len(element)
-    while at < size:
-        start = at
-        while at < size and element[at] in _TOKEN_CHARS:
-            at += 1
-        name = element[start:at].lower()
-        # RFC 7239 allows no space around "=", so there is nothing to skip here.
-        if not name or element[at : at + 1] != b"=":
+    at = 0
+    while at < len(element):
+        pair = _PAIR.match(element, at)
+        if pair is None:
             return None
-        at += 1
-        if element[at : at + 1] == b'"':
-            value, at = _quoted_string(element, at + 1)
-            if at < 0:
-                return None
-        else:
-            start = at
-            while at < size and element[at] not in b"; \t":
-                # Bare IPv6 and ports need quotes by the RFC; proxies forget them, and ":[]" are
-                # unambiguous here.
-                if element[at] not in _TOKEN_CHARS and element[at] not in b":[]":
-                    return None
-                at += 1
-            value = element[start:at]
-        if name == b"for":
+        at = pair.end()
+        if pair[1].lower() == b"for":
+            quoted, plain = pair[2], pair[3]
+            value = plain if quoted is None else _ESCAPED.sub(rb"\1", quoted)
             if found is not None or not value:
                 return None
             found = value
-        while at < size and element[at] in _SPACE:
-            at += 1
-        if at < size:
-            if element[at] != 0x3B:  # ;
-                return None
-            at += 1
-            while at < size and element[at] in _SPACE:
-                at += 1
     return found
-
-
-def _quoted_string(text: bytes, at: int) -> tuple[bytes, int]:
-    """Read from after the opening quote; the second value is -1 when it never closes."""
-    value = bytearray()
-    while at < len(text):
-        char = text[at]
-        if char == 0x22:  # "
-            return bytes(value), at + 1
-        if char == 0x5C:  # backslash
-            at += 1
-            if at == len(text):
-                break
-            char = text[at]
-        value.append(char)
-        at += 1
-    return b"", -1

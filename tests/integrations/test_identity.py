@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgate.integrations.forwarded import (
+    MAX_ELEMENT_BYTES,
     forwarded_from_right,
     list_from_right,
     parse_address,
@@ -302,6 +303,24 @@ def test_reading_stops_at_its_bounds(lines: list[bytes], max_bytes: int, entries
     assert len(read) <= entries
     assert sum(map(len, read)) <= max_bytes
     assert len(list(forwarded_from_right(lines, max_bytes, entries))) <= entries
+
+
+@pytest.mark.parametrize(
+    "junk", [b"x" * 9000, b'"' + b"x" * 9000, b'"' * 9001, b"\\" * 9000, b";".join([b"a=b"] * 300)]
+)
+def test_an_element_that_is_too_long_is_no_hop_and_ends_the_chain(junk: bytes) -> None:
+    before = b"for=198.51.100.9, "
+    assert list(forwarded_from_right([before + junk], 100_000, 32)) == [None]
+    assert FORWARDED(behind(before + junk, name=b"forwarded")) == PROXY
+    # What a proxy appends to the right of it counts as ever.
+    assert FORWARDED(behind(junk + b", for=203.0.113.7", name=b"forwarded")) == "203.0.113.7"
+
+
+def test_an_element_may_be_as_long_as_two_addresses_and_a_host_are() -> None:
+    element = b"for=203.0.113.7;host=" + b"a" * (MAX_ELEMENT_BYTES - 21)
+    long, longer = ([b"for=10.0.0.9," + element + more] for more in (b"", b"a"))
+    assert list(forwarded_from_right(long, 8192, 32)) == [b"203.0.113.7", b"10.0.0.9"]
+    assert list(forwarded_from_right(longer, 8192, 32)) == [None]
 
 
 @pytest.mark.parametrize(
