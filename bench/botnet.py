@@ -25,7 +25,7 @@ import numpy as np
 
 from bench import botnet_app
 from bench.botnet_who import SESSIONS
-from bench.server_overload import _processes as processes  # pyright: ignore[reportPrivateUsage]  # the same question
+from bench.processes import processes
 from loadgate.integrations.demo.servers import Launch, bare, get, guarded, serving
 from loadgate.integrations.loadgen import ClientClass, Phase, Plan, run_elsewhere
 from loadgate.policy import Policy
