@@ -29,7 +29,7 @@ from coredis.retry import NoRetryPolicy
 from loadgate import Policy, Rate
 from loadgate.decisions import Refuse
 from loadgate.integrations.redis import RedisStore
-from loadgate.integrations.redis.ask import CHARGE, Ask
+from loadgate.integrations.redis.ask import CHARGE_ONE, Ask
 from loadgate.integrations.redis.coredis_transport import CoredisTransport
 from loadgate.integrations.redis.link import Link
 from loadgate.integrations.redis.transport import Connection, Script
@@ -53,8 +53,8 @@ RATE: Final = Rate("bench", "100000000/second", shared=True)
 NOTHING_AT_ALL: Final = """
 local clock = redis.call('TIME')
 local answers = { clock[1] * 1000000 + clock[2] }
-for number, request in ipairs(cmsgpack.unpack(ARGV[1])) do
-  answers[number + 1] = { 1, 1, 1, 1, 0 }
+if #cmsgpack.unpack(ARGV[1]) > 1 then   -- a probe asks nothing
+  for number = 2, 5 * #KEYS + 1 do answers[number] = 1 end
 end
 return cmsgpack.pack(answers)
 """
@@ -135,7 +135,7 @@ async def contenders(server: Server, stack: AsyncExitStack) -> dict[str, Decide]
 
     # The same link with a script that does nothing, asked the same questions.
     numbers = scale(RATE)
-    item = (numbers.kind, 0, numbers.a, numbers.c, numbers.unit, numbers.units(1.0), 0)
+    item = (numbers.kind, 0, numbers.a, numbers.c, numbers.unit, numbers.units(1.0))
     nothing = Script(NOTHING_AT_ALL, sha1(NOTHING_AT_ALL.encode()).hexdigest())
     link = Link(
         CoredisTransport(parse(server.url)),
@@ -143,13 +143,10 @@ async def contenders(server: Server, stack: AsyncExitStack) -> dict[str, Decide]
     )  # fmt: skip
     assert not await link.ready(5.0)
     stack.push_async_callback(link.close)
-    count = 0
 
     async def batched(client: str) -> None:
-        nonlocal count
-        count += 1
         key = b"bench:v1:{%b}:b0" % client.encode()
-        ask = Ask(CHARGE, f"{count:x}", [key], [item], time.monotonic() + 1.0)
+        ask = Ask(CHARGE_ONE, (key,), (item,), time.monotonic() + 1.0)
         assert link.submit(ask)
         await ask.wait()
         assert ask.answer is not None
@@ -162,12 +159,10 @@ async def contenders(server: Server, stack: AsyncExitStack) -> dict[str, Decide]
     encoder = msgspec.msgpack.Encoder()
 
     async def bare(client: str) -> None:
-        nonlocal count
-        count += 1
-        message = encoder.encode([[CHARGE, 2**52, f"{count:x}", item]])
+        message = encoder.encode([[item], CHARGE_ONE, 2**52, 1])
         key = b"bench:v1:{%b}:b1" % client.encode()
         reply = await redis.evalsha(script.sha, [key], [message])
-        assert msgspec.msgpack.decode(reply)[1][0] == 1
+        assert msgspec.msgpack.decode(reply)[1] == 1
 
     found: dict[str, Decide] = {STRICT: strict, NOTHING: batched, BARE: bare}
     if sniffio.current_async_library() == "trio":

@@ -36,7 +36,7 @@ def without_store(
     given: Given = []
     source = "open"
     missing = [(entry[0], entry[1]) for entry in question.entries]
-    if not question.spent:
+    if question.local and not question.spent:
         missing += [(leased[0], leased[1]) for leased in question.local]
     refusal: Refuse | None = None
     for share, subject in missing:
@@ -55,6 +55,7 @@ def without_store(
             )
             break
         source = "emergency"
+        share.tell(now)
         quota = share.member.ask(subject, now, question.cost)
         if not quota.allowed:
             refusal = refused(share, _possible(quota, share.rate))

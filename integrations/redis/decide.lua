@@ -1,22 +1,26 @@
 -- Has this client anything left of every rate that applies? All are charged, or none.
 --
--- KEYS     one key for each item below, in order
--- ARGV[1]  msgpack: { request, ... }
---   request  { op, not_after, id, item, ... }
---     op         1 charge, 2 give back, 3 take whatever is left, 4 lease (below)
---     not_after  microseconds of this server's clock; executed later it does nothing
---     id         unique to the request; names its entries in a log
---   item     { kind, flag, a, c, unit, k, at }
---     kind       1 bucket, 2 fixed window, 3 sliding window counter, 4 sliding window log
---     flag       0 enforce, 1 only look, 2 observe (charge if there is enough, never refuse)
---     a          bucket: units that come back in a microsecond; windows: microseconds
---     c          units of a full bucket, or of a window's limit
---     unit       units of one cost unit
---     k          the cost in units
---     at         give back only: when it was charged, microseconds
+-- KEYS     one key for each setting that a request names, in order
+-- ARGV[1]  msgpack, flat: { settings, request, request, ... }
+--   settings { { kind, flag, a, c, unit, k }, ... }: requests name them by number
+--     kind     1 bucket, 2 fixed window, 3 sliding window counter, 4 sliding window log
+--     flag     0 enforce, 1 only look, 2 observe (charge if there is enough, never refuse)
+--     a        bucket: units that come back in a microsecond; windows: microseconds
+--     c        units of a full bucket, or of a window's limit
+--     unit     units of one cost unit
+--     k        the cost in units
+--   request  op, not_after, then
+--     op 1     charge:     id, n, and n settings
+--     op 2     give back:  id, n, n settings, and when it was charged, microseconds
+--     op 3     take whatever is left:  id, n, and n settings
+--     op 4     lease:      the process, and an item of its own (below)
+--     op 5     charge one: its setting
+--   not_after  microseconds of this server's clock; executed later it does nothing
+--   id         unique to the request; names its entries in a log
 --
--- Returns msgpack: { now, answer, ... }
---   answer   { status, allowed, remaining, reset_after, retry_after, allowed, ... }
+-- Returns msgpack, flat: { now, answer, answer, ... }
+--   answer   status, and if a charge was decided (0 or 1), for each setting
+--            allowed, remaining, reset_after, retry_after
 --     status       0 refused, 1 done, 2 came too late: nothing done, 3 the key holds another type
 --     remaining    units; the waits are microseconds, -1 for never
 --
@@ -30,13 +34,33 @@ local now = clock[1] * 1000000 + clock[2]
 local SLACK = 1000
 local floor, ceil, max, min, fmod = math.floor, math.ceil, math.max, math.min, math.fmod
 local call, try, match, format = redis.call, redis.pcall, string.match, string.format
+local pack, unpack_text, byte = struct.pack, struct.unpack, string.byte
 
 -- What each string key holds now, as it will be written, and milliseconds until it is as good
 -- as new. A key is read from the server once.
 local texts, expiry = {}, {}
 
+-- What strings begin with: whatever else lies under a key of ours is not taken for numbers.
+local OURS = 177
+-- Numbers as text and as bytes: text takes four times as long to write and read.
+local THREE, FOUR = '<Bddd', '<Bdddd'
+local LENGTH_OF_THREE, LENGTH_OF_FOUR = 25, 33
+
 local function whole(number)
   return format('%.0f', number)
+end
+
+-- All strings at once: each call of a command costs as much as the arithmetic of a rate.
+local function read_all()
+  local LARGEST = 500   -- arguments of one call
+  for first = 1, #KEYS, LARGEST do
+    local last = min(first + LARGEST - 1, #KEYS)
+    local found = call('MGET', unpack(KEYS, first, last))
+    for number = first, last do
+      -- Not there, or of another type, which only a look at the key itself tells.
+      texts[KEYS[number]] = found[number - first + 1] or nil
+    end
+  end
 end
 
 -- The text under `key`; '' if there is none, nil if it is of another type.
@@ -70,14 +94,13 @@ end
 -- charge, refund and take write.
 local bucket, fixed, counter, log = {}, {}, {}, {}
 
--- A bucket: "used unit at". Returns the units used.
+-- A bucket: used, unit, at. Returns the units used.
 function bucket.look(key, item)
   local text = read(key)
   if text == nil then return nil end
-  local used, unit, at = match(text, '^(%d+) (%d+) (%d+)')
-  if not used then return 0 end
+  if #text ~= LENGTH_OF_THREE or byte(text) ~= OURS then return 0 end
+  local _, used, unit, at = unpack_text(THREE, text)
   local a, c = item[3], item[4]
-  used, unit, at = tonumber(used), tonumber(unit), tonumber(at)
   if unit ~= item[5] or used > c then used = converted(used, unit, item[5], c) end
   local passed = now - at
   if passed >= 0 then
@@ -98,16 +121,16 @@ function bucket.judge(item, used)
 end
 
 function bucket.store(key, item, used)
-  write(key, format('%.0f %.0f %.0f', used, item[5], now), used / item[3])
+  write(key, pack(THREE, OURS, used, item[5], now), used / item[3])
 end
 
 function bucket.charge(key, item, id, used)
   bucket.store(key, item, used + item[6])
 end
 
-function bucket.refund(key, item, id, used)
+function bucket.refund(key, item, id, used, _, _, _, at)
   -- After one burst's time the bucket has it anyway; more would admit above the burst.
-  if now - item[7] < item[4] / item[3] and used > 0 then
+  if now - at < item[4] / item[3] and used > 0 then
     bucket.store(key, item, max(0, used - item[6]))
   end
 end
@@ -121,16 +144,16 @@ local function window_of(moment, per)
   return moment - fmod(moment, per)
 end
 
--- A fixed window: "used unit start". Returns the units used and the start of this window.
+-- A fixed window: used, unit, start. Returns the units used and the start of this window.
 function fixed.look(key, item)
   local text = read(key)
   if text == nil then return nil end
   local start = window_of(now, item[3])
-  local used, unit, stored = match(text, '^(%d+) (%d+) (%d+)')
-  stored = tonumber(stored)
-  if not stored or stored < start then return 0, start end
+  if #text ~= LENGTH_OF_THREE or byte(text) ~= OURS then return 0, start end
+  local _, used, unit, stored = unpack_text(THREE, text)
+  if stored < start then return 0, start end
   local c = item[4]
-  used = converted(tonumber(used), tonumber(unit), item[5], c)
+  used = converted(used, unit, item[5], c)
   -- The clock stepped back: by one window it is waited out, by more this one is spent.
   local ahead = floor((stored - start) / item[3])
   return ahead < 2 and used + ahead * c or c, start
@@ -146,15 +169,15 @@ function fixed.judge(item, used, start)
 end
 
 function fixed.store(key, item, used, start)
-  write(key, format('%.0f %.0f %.0f', used, item[5], start), start + item[3] - now)
+  write(key, pack(THREE, OURS, used, item[5], start), start + item[3] - now)
 end
 
 function fixed.charge(key, item, id, used, start)
   fixed.store(key, item, used + item[6], start)
 end
 
-function fixed.refund(key, item, id, used, start)
-  if window_of(item[7], item[3]) == start and used <= item[4] then
+function fixed.refund(key, item, id, used, start, _, _, at)
+  if window_of(at, item[3]) == start and used <= item[4] then
     fixed.store(key, item, max(0, used - item[6]), start)
   end
 end
@@ -163,24 +186,23 @@ function fixed.take(key, item, id, used, start)
   if used <= item[4] then fixed.store(key, item, min(used + item[6], item[4]), start) end
 end
 
--- A sliding window counter: "used unit start before". Returns the units used in this window, its
+-- A sliding window counter: used, unit, start, before. Returns the units used in this window, its
 -- start, those used in the one before, and whether the clock stepped back by a window.
 function counter.look(key, item)
   local text = read(key)
   if text == nil then return nil end
   local per, c = item[3], item[4]
   local start = window_of(now, per)
-  local used, unit, stored, before = match(text, '^(%d+) (%d+) (%d+) (%d+)')
-  if not before then return 0, start, 0, false end
-  unit = tonumber(unit)
-  used = converted(tonumber(used), unit, item[5], c)
-  local distance = tonumber(stored) - start
+  if #text ~= LENGTH_OF_FOUR or byte(text) ~= OURS then return 0, start, 0, false end
+  local _, used, unit, stored, before = unpack_text(FOUR, text)
+  used = converted(used, unit, item[5], c)
+  local distance = stored - start
   if distance >= 2 * per then
     return c, start, 0, false   -- the clock stepped far back: this window is spent
   elseif distance >= per then
     return c, start, 0, true    -- by one window: waited out
   elseif distance >= 0 then
-    return used, start, converted(tonumber(before), unit, item[5], c), false
+    return used, start, converted(before, unit, item[5], c), false
   elseif distance >= -per then
     return 0, start, used, false
   end
@@ -216,15 +238,15 @@ function counter.judge(item, count, start, before, ahead)
 end
 
 function counter.store(key, item, used, start, before)
-  write(key, format('%.0f %.0f %.0f %.0f', used, item[5], start, before), start + 2 * item[3] - now)
+  write(key, pack(FOUR, OURS, used, item[5], start, before), start + 2 * item[3] - now)
 end
 
 function counter.charge(key, item, id, used, start, before)
   counter.store(key, item, used + item[6], start, before)
 end
 
-function counter.refund(key, item, id, used, start, before, ahead)
-  local charged = window_of(item[7], item[3])
+function counter.refund(key, item, id, used, start, before, ahead, at)
+  local charged = window_of(at, item[3])
   if ahead then return end
   if charged == start then
     counter.store(key, item, max(0, used - item[6]), start, before)
@@ -291,58 +313,72 @@ end
 
 local KINDS = { bucket, fixed, counter, log }
 local ACTS = { 'charge', 'refund', 'take' }
-local CHARGE, LEASE = 1, 4
+local CHARGE, GIVE_BACK, LEASE, ONE = 1, 2, 4, 5
 local REFUSED, DONE, STALE, WRONG_TYPE = 0, 1, 2, 3
 local LOOK, OBSERVE = 1, 2
 
+local request = cmsgpack.unpack(ARGV[1])
+local settings = request[1]
+local answers, said = { now }, 1
+
 -- One rate: looked at, judged and charged in one go.
-local function one(item, id, key)
+local function one(key, item, id)
   local kind = KINDS[item[1]]
   local u, v, w, x = kind.look(key, item)
-  if not u then return { WRONG_TYPE } end
+  if not u then
+    said = said + 1
+    answers[said] = WRONG_TYPE
+    return
+  end
   local allowed, remaining, reset, retry = kind.judge(item, u, v, w, x)
   local flag = item[2]
-  if allowed then
-    if flag ~= LOOK then kind.charge(key, item, id, u, v, w, x) end
-    return { DONE, 1, remaining, reset, retry }
-  end
-  return { flag == OBSERVE and DONE or REFUSED, 0, remaining, reset, retry }
+  if allowed and flag ~= LOOK then kind.charge(key, item, id, u, v, w, x) end
+  answers[said + 1] = (allowed or flag == OBSERVE) and DONE or REFUSED
+  answers[said + 2] = allowed and 1 or 0
+  answers[said + 3], answers[said + 4], answers[said + 5] = remaining, reset, retry
+  said = said + 5
 end
 
--- Several: all are looked at before any is charged.
-local function several(request, first)
-  local op, id = request[1], request[3]
+-- Several: all are looked at before any is charged. Their settings begin at `from`, their keys
+-- at `first`.
+local function several(op, id, from, count, first, at)
   local found = {}
-  for number = 4, #request do
-    local item = request[number]
-    local u, v, w, x = KINDS[item[1]].look(KEYS[first + number - 4], item)
-    if not u then return { WRONG_TYPE } end
-    found[number] = { u, v, w, x }
+  for number = 0, count - 1 do
+    local item = settings[request[from + number]]
+    local u, v, w, x = KINDS[item[1]].look(KEYS[first + number], item)
+    if not u then
+      said = said + 1
+      answers[said] = WRONG_TYPE
+      return
+    end
+    found[number] = { u, v, w, x, true }
   end
-  local answer = { DONE }
+  local place, status = said + 1, DONE
+  said = place
   if op == CHARGE then
-    for number = 4, #request do
-      local item, state = request[number], found[number]
+    for number = 0, count - 1 do
+      local item, state = settings[request[from + number]], found[number]
       local allowed, remaining, reset, retry =
         KINDS[item[1]].judge(item, state[1], state[2], state[3], state[4])
-      if not allowed and item[2] ~= OBSERVE then answer[1] = REFUSED end
-      local at = #answer
-      answer[at + 1], answer[at + 2] = allowed and 1 or 0, remaining
-      answer[at + 3], answer[at + 4] = reset, retry
+      if not allowed and item[2] ~= OBSERVE then status = REFUSED end
+      state[5] = allowed and item[2] ~= LOOK
+      answers[said + 1], answers[said + 2] = allowed and 1 or 0, remaining
+      answers[said + 3], answers[said + 4] = reset, retry
+      said = said + 4
     end
-    if answer[1] == REFUSED then return answer end
   end
-  for number = 4, #request do
-    local item, state = request[number], found[number]
-    if op ~= CHARGE or (item[2] ~= LOOK and answer[2 + 4 * (number - 4)] == 1) then
+  answers[place] = status
+  if status == REFUSED then return end
+  for number = 0, count - 1 do
+    local item, state = settings[request[from + number]], found[number]
+    if state[5] then
       KINDS[item[1]][ACTS[op]](
-        KEYS[first + number - 4], item, id, state[1], state[2], state[3], state[4])
+        KEYS[first + number], item, id, state[1], state[2], state[3], state[4], at)
     end
   end
-  return answer
 end
 
--- A share of a bucket, leased to one process: { op, not_after, process, item } with
+-- A share of a bucket, leased to one process:
 --   item     { 0, 0, a, c, unit, least, held, seen, want, back, debt, term }
 --     least    units without which nothing helps; want: as many as it would like
 --     held     units of earlier leases that it still has; what is missing was spent
@@ -350,7 +386,7 @@ end
 --     back     units it returns, no longer held
 --     debt     units it let through without having them, since that answer
 --     term     microseconds until what it holds is void
--- Answer: { 1, granted, number, left in the bucket, microseconds until `least` is there, processes }
+-- Answer: 1, granted, number, left in the bucket, microseconds until `least` is there, processes
 --
 -- A hash: "s" is "used unit at", every process "held number granted debt until want". What is
 -- leased counts as used, and the bucket never refills above what is not leased.
@@ -409,28 +445,50 @@ local function lease(item, process, key)
   return { DONE, granted, number + 1, max(0, c - used), retry, processes }
 end
 
-local requests = cmsgpack.unpack(ARGV[1])
-local answers = { now }
-local first = 1
-for number = 1, #requests do
-  local request = requests[number]
-  local items = #request - 3
-  local answer
-  if now > request[2] then
-    answer = { STALE }
-  elseif request[1] == LEASE then
-    answer = lease(request[4], request[3], KEYS[first])
-  elseif items == 1 and request[1] == CHARGE then
-    answer = one(request[4], request[3], KEYS[first])
+read_all()
+local at, first = 2, 1
+while request[at] do
+  local op, late = request[at], now > request[at + 1]
+  if op == ONE then
+    if not late then one(KEYS[first], settings[request[at + 2]]) end
+    at, first = at + 3, first + 1
+  elseif op == LEASE then
+    if not late then
+      for _, number in ipairs(lease(request[at + 3], request[at + 2], KEYS[first])) do
+        said = said + 1
+        answers[said] = number
+      end
+    end
+    at, first = at + 4, first + 1
   else
-    answer = several(request, first)
+    local id, count, from = request[at + 2], request[at + 3], at + 4
+    at = from + count
+    local charged
+    if op == GIVE_BACK then charged, at = request[at], at + 1 end
+    if not late then
+      if count == 1 and op == CHARGE then
+        one(KEYS[first], settings[request[from]], id)
+      else
+        several(op, id, from, count, first, charged)
+      end
+    end
+    first = first + count
   end
-  answers[number + 1] = answer
-  first = first + items
+  if late then
+    said = said + 1
+    answers[said] = STALE
+  end
 end
 
+-- A number as an argument is spelled with all its digits, which takes long; most are the same.
+local spelled = {}
 for key, milliseconds in pairs(expiry) do
-  call('SET', key, texts[key], 'PX', milliseconds)
+  local text = spelled[milliseconds]
+  if not text then
+    text = whole(milliseconds)
+    spelled[milliseconds] = text
+  end
+  call('SET', key, texts[key], 'PX', text)
 end
 
 return cmsgpack.pack(answers)

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
 from loadgate.integrations.redis.ask import STALE, Ask
 from loadgate.integrations.redis.breaker import Breaker
 from loadgate.integrations.redis.offset import ServerClock
+from loadgate.integrations.redis.patience import Patience
 from loadgate.integrations.redis.tasks import Background
 from loadgate.integrations.redis.transport import (
-    LOST,
     Connection,
     Script,
     StoreError,
     Transport,
     first_of,
 )
+from loadgate.integrations.redis.watcher import Counts, Watcher
+from loadgate.integrations.redis.wire import NOTHING, read, written
 
 # Requests in one call. At 5 µs each the server is held up for less than a millisecond.
 BATCH: Final = 128
@@ -46,45 +47,6 @@ RELOADS: Final = 3
 # Turns of the event loop that an answer needs from the socket to its caller: after a stall it
 # may have arrived already, and the store is not to blame.
 TURNS: Final = 10
-
-
-class Watcher(Protocol):
-    """Who is told how the link fares."""
-
-    def lost(self, cause: str) -> None:
-        """The breaker has opened."""
-
-    def found(self, seconds: float) -> None:
-        """It has closed after so many seconds."""
-
-    async def beat(self, connection: Connection) -> float:
-        """Do what must be done now and then on a working connection; seconds until the next."""
-        ...
-
-
-class Counts:
-    """What the link has done so far.
-
-    Attributes:
-        calls: Calls of the script.
-        asked: Requests in them.
-        expired: Requests whose caller stopped waiting.
-        stale: Requests that the server saw too late, so did nothing.
-        late: Answers that came after their caller had stopped waiting.
-        failed: Requests in calls that failed or were lost.
-        saturated: Requests that found the queue full.
-        connections: Connections that came up.
-        stalls: Times when our own event loop was late and the store was not blamed.
-    """
-
-    __slots__ = (
-        "asked", "calls", "connections", "expired", "failed", "late", "saturated", "stale",
-        "stalls",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.calls = self.asked = self.expired = self.stale = self.late = 0
-        self.failed = self.saturated = self.connections = self.stalls = 0
 
 
 class Link:
@@ -125,10 +87,8 @@ class Link:
         self._draw = draw
         self._watcher = watcher
         self._queue: deque[Ask] = deque()
-        self._waiting: deque[Ask] = deque()  # whoever waits, the earliest deadline first
-        self._flights: dict[int, float] = {}  # when each call under way was sent
-        self._flown: dict[int, list[Ask]] = {}
-        self._number = 0
+        self.patience = Patience(clock, budget)
+        self._waiting = self.patience.waiting
         self._idle_workers: list[anyio.Event] = []
         self._clocks: dict[Hashable, ServerClock] = {}
         self._attention: anyio.Event | None = None
@@ -162,7 +122,8 @@ class Link:
         self._queue.append(ask)
         if waits:
             self._waiting.append(ask)
-        self._wake_watch()
+        if self._attention is not None:
+            self._attention.set()
         if self._idle_workers:
             self._idle_workers.pop().set()
         return True
@@ -186,7 +147,7 @@ class Link:
     async def close(self) -> None:
         """Send what is left, then let go of the store."""
         with anyio.move_on_after(5 * self.budget):
-            while self.connected and (self._queue or self._flights):  # noqa: ASYNC110  # at the end only
+            while self.connected and (self._queue or self.patience.flying):  # noqa: ASYNC110  # at the end only
                 await anyio.sleep(0.001)
         await self._task.stop()
         self._give_up_all("closed")
@@ -195,17 +156,6 @@ class Link:
         """Let go of the store at once."""
         self._task.cancel()
         self._give_up_all("closed")
-
-    @property
-    def oldest(self) -> float:
-        """Age of the oldest call without an answer, seconds."""
-        sent = min(self._flights.values(), default=None)
-        return 0.0 if sent is None else max(0.0, self._clock() - sent)
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for their answers."""
-        return sum(not ask.over for ask in self._waiting)
 
     # -- the task ----------------------------------------------------------------------
 
@@ -251,10 +201,10 @@ class Link:
             slowest = 0.0
             for key in connection.probes(self._probe):
                 sent = self._clock()
-                reply = await connection.call(self._script, [key], _NOTHING)
+                reply = await connection.call(self._script, [key], NOTHING)
                 received = self._clock()
                 slowest = max(slowest, received - sent)
-                self._clock_of(connection, key).note(sent, received, _decode(reply, 0)[0])
+                self._clock_of(connection, key).note(sent, received, read(reply, ())[0])
             if self.breaker.state == "closed":
                 break
             if slowest <= self.budget:
@@ -320,20 +270,14 @@ class Link:
 
     async def _exchange(self, connection: Connection, batch: list[Ask]) -> None:
         server = self._clock_of(connection, batch[0].keys[0])
-        before = server.before
-        message = _encoder.encode(
-            [[ask.op, before(ask.deadline), ask.id, *ask.items] for ask in batch]
-        )
-        keys = [key for ask in batch for key in ask.keys]
-        self._number += 1
-        number = self._number
-        sent = self._flights[number] = self._clock()
-        self._flown[number] = batch
+        keys, message = written(batch, server.earliest)
+        sent = self._clock()
+        number = self.patience.sent(batch, sent)
         self.counts.calls += 1
         self.counts.asked += len(batch)
         try:
             reply = await self._call(connection, keys, message)
-            now_us, answers = _split(_decode(reply, len(batch)))
+            now_us, answers = read(reply, batch)
         except StoreError as error:
             self.counts.failed += len(batch)
             for ask in batch:
@@ -345,8 +289,7 @@ class Link:
                 raise
             return
         finally:
-            self._flights.pop(number, None)
-            self._flown.pop(number, None)
+            self.patience.ended(number)
         received = self._clock()
         self.breaker.answered()
         stale: list[Ask] = []
@@ -397,12 +340,12 @@ class Link:
     async def _watch(self, scope: anyio.CancelScope) -> None:
         """End every wait in time, and notice silence. One timer for all."""
         while True:
-            moment = self._next_moment()
+            moment = self.patience.next_moment()
             if moment is None:
                 self._attention = anyio.Event()
                 with anyio.move_on_after(IDLE):
                     await self._attention.wait()
-                if not self._attention.is_set() and self._next_moment() is None:
+                if not self._attention.is_set() and self.patience.next_moment() is None:
                     scope.cancel()
                 self._attention = None
                 continue
@@ -412,32 +355,14 @@ class Link:
                 self.counts.stalls += 1
                 for _ in range(TURNS):
                     await anyio.lowlevel.checkpoint()
-                now = self._clock()
-                self._flights.update(dict.fromkeys(self._flights, now))
+                self.patience.forgive()
             self._expire(self._clock())
 
-    def _next_moment(self) -> float | None:
-        waiting = self._waiting
-        while waiting and waiting[0].over:
-            waiting.popleft()
-        silent = min(self._flights.values(), default=None)
-        if silent is not None:
-            silent += 2 * self.budget
-        if not waiting:
-            return silent
-        deadline = waiting[0].deadline
-        return deadline if silent is None else min(deadline, silent)
-
     def _expire(self, now: float) -> None:
-        waiting = self._waiting
-        while waiting and (waiting[0].over or waiting[0].deadline <= now):
-            ask = waiting.popleft()
-            if not ask.over:
-                self.counts.expired += 1
-                ask.give_up("timeout")
-        sent = min(self._flights.values(), default=None)
-        if sent is not None and now - sent >= 2 * self.budget:
-            self._lose(f"no answer for {(now - sent) * 1e3:.0f} ms")
+        self.counts.expired += self.patience.expire(now)
+        silent = self.patience.silent(now)
+        if silent is not None:
+            self._lose(f"no answer for {silent * 1e3:.0f} ms")
             if self._session is not None:
                 self._session.cancel()
 
@@ -448,46 +373,13 @@ class Link:
     def _lose(self, cause: str) -> None:
         """The store is gone: everybody who waits is told at once."""
         opened = self.breaker.trip(self._clock(), cause)
-        self.counts.failed += sum(len(batch) for batch in self._flown.values())
+        self.counts.failed += self.patience.flying
         self._give_up_all("lost")
         if opened:
             self._watcher.lost(cause)
 
     def _give_up_all(self, trouble: str) -> None:
-        for batch in self._flown.values():
-            for ask in batch:
-                ask.give_up(trouble)
-        for ask in (*self._queue, *self._waiting):
+        self.patience.give_up(trouble)
+        for ask in self._queue:
             ask.give_up(trouble)
         self._queue.clear()
-        self._waiting.clear()
-        self._flights.clear()
-        self._flown.clear()
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[int | list[int]])
-_NOTHING: Final = _encoder.encode([])
-
-
-def _decode(reply: bytes, count: int) -> list[Any]:
-    """The script's answer, if it has the right shape.
-
-    Raises:
-        StoreError: It is something else.
-    """
-    try:
-        answer = _decoder.decode(reply)
-    except msgspec.MsgspecError as error:
-        raise StoreError(LOST, f"an answer that cannot be read: {error}") from error
-    if len(answer) != count + 1 or type(answer[0]) is not int:
-        raise StoreError(LOST, f"an answer of another shape: {answer!r:.100}")
-    return answer
-
-
-def _split(answer: list[Any]) -> tuple[int, list[list[int]]]:
-    answers: list[list[int]] = answer[1:]
-    for one in answers:
-        if type(one) is not list or not one:
-            raise StoreError(LOST, f"an answer of another shape: {one!r:.100}")
-    return answer[0], answers

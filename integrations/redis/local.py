@@ -91,11 +91,11 @@ class Leases:
         now = time.monotonic()
         ask = Ask(
             LEASE,
-            self._process,
-            [self._keys.key(self._head, subject, self._tail)],
-            [lease.question(now, least, leave=leave)],
+            (self._keys.key(self._head, subject, self._tail),),
+            (lease.question(now, least, leave=leave),),
             now + self._link.budget,
             lease,
+            self._process,
             on_over=_over,
         )
         lease.flight = ask

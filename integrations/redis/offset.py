@@ -8,20 +8,22 @@ from typing import Final
 # 0.5 ms in this time.
 _LIFETIME: Final = 10.0
 
-_FOR_EVER: Final = 2**52
-
 
 class ServerClock:
     """The server's clock beside ours, from the fastest recent exchange.
 
     The estimate is wrong by at most half the time that exchange took.
+
+    Attributes:
+        offset: Seconds that its clock is ahead of ours; None while nothing is known.
+        earliest: The same, by that half less: our moments plus this are never too late.
     """
 
-    __slots__ = ("_at", "_earliest", "_took", "offset")
+    __slots__ = ("_at", "_took", "earliest", "offset")
 
     def __init__(self) -> None:
         self.offset: float | None = None
-        self._earliest = 0.0
+        self.earliest: float | None = None
         self._took = 0.0
         self._at = 0.0
 
@@ -37,15 +39,6 @@ class ServerClock:
         took = received - sent
         if self.offset is None or anew or took <= self._took or received - self._at > _LIFETIME:
             self.offset = server_us / 1e6 - (sent + received) / 2.0
-            self._earliest = self.offset - took / 2.0
+            self.earliest = self.offset - took / 2.0
             self._took = took
             self._at = received
-
-    def before(self, moment: float) -> int:
-        """Microseconds of the server's clock that certainly are not after our `moment`.
-
-        For ever if nothing is known.
-        """
-        if self.offset is None:
-            return _FOR_EVER
-        return int((moment + self._earliest) * 1e6)

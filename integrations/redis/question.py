@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from loadgate.decisions import Quota, Reason, Refuse, Stage
-from loadgate.integrations.redis.ask import Ask
+from loadgate.integrations.redis.ask import Ask, Setting
 from loadgate.integrations.redis.leases import Lease
-from loadgate.integrations.redis.shares import Item, Share
+from loadgate.integrations.redis.shares import Share
 from loadgate.rates.table import Key, SharedBucket
 
-Entry = tuple[Share, Key, bytes, Item]  # the rate, who is counted, where, what it is asked
+Entry = tuple[Share, Key, bytes, Setting]  # the rate, who is counted, where, what it is asked
 
 
 # The rate, who is counted, the lease, and the cost in units.
 Leased = tuple[Share, Key, Lease, int]
 
 
-class Question:
+class Question(msgspec.Struct, eq=False):
     """One request's shared rates, while the store is being asked.
 
     Attributes:
         entries: The rates that apply.
-        parts: What is asked; one, or one for each slot of a cluster.
+        local: Rates that are decided in memory, and what they need of their leases.
         cost: In cost units.
         asked: Our monotonic seconds.
+        now: The same moment by the controller's clock.
+        parts: What is asked; one, or one for each slot of a cluster.
         decided: What the caller was told meanwhile: True if the request went on.
-        local: Rates that are decided in memory, and what they need of their leases.
-        spent: Whether their leases have been charged, if there are any.
+        spent: Whether the leases have been charged.
         spent_at: When.
     """
 
-    __slots__ = ("asked", "cost", "decided", "entries", "local", "parts", "spent", "spent_at")
-
-    def __init__(
-        self, entries: list[Entry], local: list[Leased], cost: float, asked: float
-    ) -> None:
-        self.entries = entries
-        self.local = local
-        self.spent = not local
-        self.spent_at = asked
-        self.parts: list[tuple[Ask, list[Entry]]] = []
-        self.cost = cost
-        self.asked = asked
-        self.decided: bool | None = None
+    entries: list[Entry]
+    local: list[Leased]
+    cost: float
+    asked: float
+    now: float
+    parts: list[tuple[Ask, list[Entry]]] = []
+    decided: bool | None = None
+    spent: bool = False
+    spent_at: float = 0.0
 
 
 def quota_of(

@@ -7,21 +7,27 @@ from typing import Final
 
 import msgspec
 
+from loadgate.integrations.redis.ask import Setting
 from loadgate.integrations.redis.keys import Keys
 from loadgate.integrations.redis.local import Leases
-from loadgate.integrations.redis.units import scale
+from loadgate.integrations.redis.units import LOG, scale
 from loadgate.rates.group import Member, RateStats
 from loadgate.rates.spec import BUCKETS, Rate
 from loadgate.rates.table import Key
 from loadgate.shared import OnFailure
 
-# Flags of an item of `decide.lua`.
+# Flags of a setting of `decide.lua`.
 ENFORCE: Final = 0
 LOOK: Final = 1
 OBSERVE: Final = 2
 
-# kind, flag, a, c, unit, k, at
-Item = tuple[int, int, int, int, int, int, int]
+# Keys remembered for each rate: hashing one takes longer than everything else that a decision does
+# here. About 200 bytes each.
+_KEYS: Final = 4096
+
+# Seconds for which what clients have used is collected before the local bucket hears of it: a
+# request in ten of what a bucket takes, and what an incident may be wrong by.
+_LATER: Final = 0.05
 
 
 class Share:
@@ -33,19 +39,22 @@ class Share:
             emergency does not begin with a fresh burst for everybody; it also finds the key.
         scale: The rate in whole numbers.
         flag: How the script treats it.
+        log: Whether the store keeps a log of requests, each under a name.
         on_failure: What happens without the store.
         leases: What this process has leased, if it decides in memory.
     """
 
     __slots__ = (
-        "_cost", "_item", "_keys", "_part", "_tail",
-        "flag", "head", "leases", "member", "on_failure", "rate", "scale",
+        "_cost", "_item", "_keys", "_known", "_part", "_tail", "_used", "_used_since",
+        "flag", "head", "leases", "log", "member", "on_failure", "rate", "scale",
     )  # fmt: skip
 
     def __init__(self, rate: Rate, keys: Keys, on_failure: OnFailure, part: float) -> None:
         self._part = part
         self.leases: Leases | None = None
         self.member = Member(_scaled(rate, part))
+        self._used: dict[Key, float] = {}
+        self._used_since = 0.0
         self.follow(rate, keys, on_failure)
 
     def follow(self, rate: Rate, keys: Keys, on_failure: OnFailure) -> None:
@@ -56,8 +65,10 @@ class Share:
         self._tail = keys.tail(rate)
         self.scale = scale(rate)
         self.on_failure: OnFailure = on_failure
+        self.log = self.scale.kind == LOG
+        self._known: dict[Key, bytes] = {}
         self._cost = 0.0
-        self._item: Item = (0, 0, 0, 0, 0, 0, 0)
+        self._item: Setting = (0, 0, 0, 0, 0, 0)
         self.flag = LOOK if rate.on_outcome else OBSERVE if rate.mode == "observe" else ENFORCE
 
     def change(
@@ -65,15 +76,39 @@ class Share:
     ) -> None:
         """Another setting, or another part of it for this process; what was used stays used."""
         if rate != self.rate or part != self._part:
+            self.tell(now)
             self._part = part
             self.member.change(_scaled(rate, part), now)
         self.follow(rate, keys, on_failure)
 
     def key(self, subject: Key) -> bytes:
         """Where the store keeps `subject`."""
-        return self._keys.key(self.head, subject, self._tail)
+        key = self._known.get(subject)
+        if key is None:
+            if len(self._known) >= _KEYS:
+                self._known.clear()
+            key = self._keys.key(self.head, subject, self._tail)
+            self._known[subject] = key
+        return key
 
-    def item(self, cost: float) -> Item:
+    def used(self, subject: Key, cost: float, now: float) -> None:
+        """The store has charged this; the local limiter hears of it soon, or when it is asked."""
+        used = self._used
+        if not used:
+            self._used_since = now
+        used[subject] = used.get(subject, 0.0) + cost
+        if now - self._used_since > _LATER or now < self._used_since or len(used) >= _KEYS:
+            self.tell(now)
+
+    def tell(self, now: float) -> None:
+        """Tell the local limiter what the store has charged."""
+        if self._used:
+            take = self.member.limiter.take
+            for subject, cost in self._used.items():
+                take(subject, now, cost)
+            self._used.clear()
+
+    def item(self, cost: float) -> Setting:
         """The rate and the cost as the script reads them.
 
         Raises:
@@ -82,7 +117,7 @@ class Share:
         if cost != self._cost:
             numbers = self.scale
             units = numbers.units(cost)
-            self._item = (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units, 0)
+            self._item = (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units)
             self._cost = cost
         return self._item
 

@@ -19,12 +19,14 @@ from loadgate.errors import PolicyError
 from loadgate.integrations.redis.absence import take_back, without_store
 from loadgate.integrations.redis.ask import (
     CHARGE,
+    CHARGE_ONE,
     DONE,
     GIVE_BACK,
     REFUSED,
     TAKE,
     WRONG_TYPE,
     Ask,
+    Setting,
 )
 from loadgate.integrations.redis.coredis_transport import CoredisTransport
 from loadgate.integrations.redis.denied import Denied
@@ -125,6 +127,7 @@ class RedisStore:
         )
         self._incidents = Incidents(transport.endpoint)
         self._denied = Denied()
+        self._on_late = self._late
         self._id = os.urandom(8).hex()
         self._number = 0
         self._decisions: dict[str, int] = dict.fromkeys(_SOURCES, 0)
@@ -256,11 +259,11 @@ class RedisStore:
         if not entries and not local:
             self._decisions["none"] += 1
             return NOTHING
-        if self._denied and entries:
+        if entries and self._denied:
             refusal = self._still_denied(entries, cost, asked)
             if refusal is not None:
                 return refusal
-        question = Question(entries, local, cost, asked)
+        question = Question(entries, local, cost, asked, now)
         if local:
             lacking = spend(question, asked)
             if lacking is not None:
@@ -281,15 +284,24 @@ class RedisStore:
 
     def _submit(self, question: Question) -> None:
         deadline = question.asked + self._store.budget
+        if len(question.entries) == 1:
+            share, _, key, setting = question.entries[0]
+            if not share.log:
+                ask = Ask(CHARGE_ONE, (key,), (setting,), deadline, question)
+                ask.on_late = self._on_late
+                question.parts.append((ask, question.entries))
+                if not self._link.submit(ask):
+                    ask.give_up(ask.trouble)
+                return
         for entries in self._together(question.entries):
             ask = Ask(
                 CHARGE,
-                self._next_id(),
                 [entry[2] for entry in entries],
                 [entry[3] for entry in entries],
                 deadline,
                 question,
-                self._late,
+                self._next_id(),
+                on_late=self._on_late,
             )
             question.parts.append((ask, entries))
             if not self._link.submit(ask):
@@ -325,7 +337,7 @@ class RedisStore:
 
     async def answer(self, question: Question) -> Charge | Refuse:
         """The decision that `ask` could not give at once; see `SharedRates.answer`."""
-        if not question.spent:
+        if question.local and not question.spent:
             refusal = await gather(question, self._store.budget)
             if refusal is not None:
                 self._decisions["lease"] += 1
@@ -358,9 +370,9 @@ class RedisStore:
             if share.flag == ENFORCE and ask.answer is not None and ask.answer[0] == DONE:
                 question.decided = True
                 self._decisions["store"] += 1
-                member, cost = share.member, question.cost
-                member.allowed += 1
-                member.limiter.take(subject, self._clock(), cost)
+                cost = question.cost
+                share.member.allowed += 1
+                share.used(subject, cost, question.now)
                 quota = quota_of(share, subject, cost, ask.server_us, ask.answer, 0)
                 return Charge((quota,), "store", question)
         quotas: list[Quota] = []
@@ -386,11 +398,10 @@ class RedisStore:
             self._denied.note(key, question.asked, question.cost, quota)
             return refused(share, quota)
         question.decided = True
-        now = self._clock()
         for share, subject in passed:
             share.member.allowed += 1
             if share.flag != LOOK:
-                share.member.limiter.take(subject, now, question.cost)
+                share.used(subject, question.cost, question.now)
         for share, subject, lease, _ in question.local:
             share.member.allowed += 1
             assert share.leases is not None
@@ -481,13 +492,20 @@ class RedisStore:
             GIVE_BACK,
             ask.id,
             [key for _, _, key, _ in charged],
-            [(*item[:6], ask.server_us) for _, _, _, item in charged],
+            [setting for _, _, _, setting in charged],
+            ask.server_us,
         )
 
     def _send(
-        self, op: int, id: str, keys: Sequence[bytes], items: Sequence[tuple[int, ...]]
+        self,
+        op: int,
+        id: str,
+        keys: Sequence[bytes],
+        settings: Sequence[Setting],
+        charged_at: int = 0,
     ) -> None:
-        ask = Ask(op, id, keys, items, time.monotonic() + _GIVE_BACK)
+        deadline = time.monotonic() + _GIVE_BACK
+        ask = Ask(op, keys, settings, deadline, id=id, charged_at=charged_at)
         if self._link.submit(ask, waits=False):
             self._given_back += op == GIVE_BACK
         else:
@@ -570,8 +588,8 @@ class RedisStore:
             troubles=dict(self._troubles),
             incidents=breaker.incidents,
             away=breaker.away(time.monotonic()),
-            oldest=link.oldest,
-            waiting=link.waiting,
+            oldest=link.patience.oldest,
+            waiting=link.patience.count,
             calls=counts.calls,
             asked=counts.asked,
             stale=counts.stale,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 import msgspec
 
-from loadgate.integrations.redis.ask import LEASE
+from loadgate.integrations.redis.ask import LEASE, Ask
 from loadgate.integrations.redis.leases import PARTS, Lease
 from loadgate.integrations.redis.units import scale
 from loadgate.rates.spec import Rate
@@ -90,7 +90,7 @@ class Node:
         broken = draw.random() < network.breaks
 
         def arrive() -> None:
-            reply = fleet.run([LEASE, not_after, self.name, list(item)])
+            reply = fleet.run(self.name, item, not_after / 1e6)
             if draw.random() >= network.mute and not self.cut_off and not broken:
                 fleet.after(network.delay * draw.uniform(0.5, 1.5), lambda: hear(reply))
 
@@ -155,9 +155,10 @@ class Fleet:
     def server_us(self, moment: float) -> int:
         return self._start + round(moment * 1e6)
 
-    def run(self, request: list[Any]) -> list[int]:
-        (answer,) = self._turned.run(self.server_us(self.now), (request, [self._key]))
-        return list(answer)
+    def run(self, process: str, item: Sequence[int], not_after: float) -> list[int]:
+        ask = Ask(LEASE, [self._key.encode()], [item], not_after, id=process)
+        (answer,) = self._turned.run(self.server_us(self.now), ask)
+        return answer
 
     def forget(self) -> None:
         """The store loses its data."""

@@ -247,7 +247,7 @@ async def test_the_documented_permissions_are_enough(mode: str) -> None:
             wire(
                 "ACL", "SETUSER", "gate", "on", ">hunter2", "resetkeys", "resetchannels",
                 f"~{policy.store.prefix}:v1:*", "-@all", "+evalsha", "+script|load", "+time",
-                "+get", "+set", "+zadd", "+zrem", "+zcard", "+zrange", "+zrangebyscore",
+                "+get", "+mget", "+set", "+zadd", "+zrem", "+zcard", "+zrange", "+zrangebyscore",
                 "+zremrangebyscore", "+pexpire", "+hgetall", "+hset", "+hdel",
             )  # fmt: skip
         async with AdmissionController(policy) as controller:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
-
-import msgspec
+import math
 
 from loadgate.decisions import Quota
-from loadgate.integrations.redis.ask import CHARGE, GIVE_BACK, TAKE
+from loadgate.integrations.redis.ask import CHARGE, CHARGE_ONE, GIVE_BACK, TAKE, Ask, Setting
 from loadgate.integrations.redis.shares import ENFORCE, LOOK
 from loadgate.integrations.redis.transport import Script
-from loadgate.integrations.redis.units import scale
+from loadgate.integrations.redis.units import LOG, scale
+from loadgate.integrations.redis.wire import read, written
 from loadgate.rates.spec import Rate
 from tests.redis.servers import Server
 
@@ -19,8 +18,6 @@ _CLOCK = "local clock = redis.call('TIME')"
 _TURNED = "local clock = { 0, tonumber(ARGV[2]) }"
 _SLACK = "local SLACK = 1000"
 _FOR_EVER = "local SLACK = 1000000000"  # keys expire by the server's own clock
-
-NEVER = 2**52
 
 
 def turned() -> str:
@@ -45,13 +42,15 @@ class Turned:
     def id(self) -> str:
         return f"id{next(self._ids)}"
 
-    def run(self, now_us: int, *requests: tuple[list[Any], list[str]]) -> list[Any]:
-        message = msgspec.msgpack.encode([body for body, _ in requests])
-        keys = [key for _, keys in requests for key in keys]
-        reply = self._wire("EVALSHA", self._sha, len(keys), *keys, message, now_us)
-        answer = msgspec.msgpack.decode(reply)
-        assert answer[0] == now_us
-        return list(answer[1:])
+    def run(self, now_us: int, *asks: Ask) -> list[list[int]]:
+        """The answers; an ask's deadline is in seconds of the server's clock."""
+        never = all(math.isinf(ask.deadline) for ask in asks)
+        keys, message = written(asks, None if never else 0.0)
+        told, answers = read(
+            self._wire("EVALSHA", self._sha, len(keys), *keys, message, now_us), asks
+        )
+        assert told == now_us
+        return answers
 
     def delete(self, key: str) -> None:
         self._wire("DEL", key)
@@ -76,19 +75,19 @@ class TurnedLimiter:
         self._rate = rate
         self._scale = scale(rate)
 
-    def _key(self, key: str) -> str:
-        return f"{{{self._number}:{key}}}"
-
-    def _item(self, flag: int, cost: float, at: int = 0) -> list[int]:
+    def _ask(
+        self, op: int, key: str, cost: float, id: str, flag: int = ENFORCE, at: int = 0
+    ) -> Ask:
         numbers = self._scale
         units = numbers.units(cost)
-        return [numbers.kind, flag, numbers.a, numbers.c, numbers.unit, units, at]
+        setting: Setting = (numbers.kind, flag, numbers.a, numbers.c, numbers.unit, units)
+        keys = [f"{{{self._number}:{key}}}".encode()]
+        return Ask(op, keys, [setting], math.inf, id=id, charged_at=at)
 
     def hit(self, key: str, now: int, cost: float, flag: int = ENFORCE) -> tuple[Quota, str]:
         id = self._turned.id()
-        (answer,) = self._turned.run(
-            now, ([CHARGE, NEVER, id, self._item(flag, cost)], [self._key(key)])
-        )
+        op = CHARGE if self._scale.kind == LOG else CHARGE_ONE
+        (answer,) = self._turned.run(now, self._ask(op, key, cost, id, flag))
         assert len(answer) == 5
         assert answer[0] == answer[1]
         _, allowed, remaining, reset, retry = answer
@@ -107,10 +106,9 @@ class TurnedLimiter:
         return self.hit(key, now, cost, LOOK)[0]
 
     def refund(self, key: str, now: int, cost: float, at: int, id: str) -> None:
-        item = self._item(ENFORCE, cost, at)
-        assert self._turned.run(now, ([GIVE_BACK, NEVER, id, item], [self._key(key)])) == [[1]]
+        ask = self._ask(GIVE_BACK, key, cost, id, at=at)
+        assert self._turned.run(now, ask) == [[1]]
 
     def take(self, key: str, now: int, cost: float) -> None:
-        id = self._turned.id()
-        item = self._item(ENFORCE, cost)
-        assert self._turned.run(now, ([TAKE, NEVER, id, item], [self._key(key)])) == [[1]]
+        ask = self._ask(TAKE, key, cost, self._turned.id())
+        assert self._turned.run(now, ask) == [[1]]
