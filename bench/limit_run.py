@@ -93,6 +93,8 @@ def run(task: Task) -> Done:
             else:
                 if work is None:
                     work = requests(task.scenario, task.seed, base)
+                    gc.collect()
+                    gc.freeze()  # whatever is older than the runs need not be looked at again
                 if best is None:
                     best = best_fixed(
                         task.scenario,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
 from typing import Any, Final, cast
@@ -146,9 +146,9 @@ def simulate(
         rates=gate.rates(policy),
     )
     build.schedule(scenario, engine)
-    gauges = _watch(engine, work.horizon)
+    watch = _Watch(engine, work.horizon)
     engine.run(until=work.horizon + _AFTERWARDS)
-    return _record(scenario, seed, work, engine, gauges())
+    return _record(scenario, seed, work, engine, watch.gauges())
 
 
 def requests(scenario: Scenario, seed: int, policy: Policy | None = None) -> Workload:
@@ -161,27 +161,32 @@ def requests(scenario: Scenario, seed: int, policy: Policy | None = None) -> Wor
     return build.workload(scenario, seed, priorities)
 
 
-def _watch(engine: Engine, horizon: float) -> Callable[[], Gauges]:
-    """Read the gauges at regular moments; the result gives what was read."""
-    step = horizon / _LOOKS
-    admission = engine.admission
-    looks: list[tuple[float, int, int, int]] = []
-    count = 0
+class _Watch:
+    """Reads the gauges at regular moments.
 
-    def look(now: float) -> None:
-        nonlocal count
-        looks.append((count * step, admission.places, admission.in_flight, admission.room.depth))
-        count += 1
-        if count < _LOOKS:
-            engine.at(count * step, look)
+    A class and not a function that passes itself on: nothing refers in a circle when the run is
+    over, so all of it is freed at once.
+    """
 
-    engine.at(0.0, look)
+    __slots__ = ("_engine", "_looks", "_step")
 
-    def gauges() -> Gauges:
-        table = np.asarray(looks, dtype=np.float64).reshape(-1, 4)
+    def __init__(self, engine: Engine, horizon: float) -> None:
+        self._engine = engine
+        self._step = horizon / _LOOKS
+        self._looks: list[tuple[float, int, int, int]] = []
+        engine.at(0.0, self._look)
+
+    def _look(self, now: float) -> None:
+        looks, admission = self._looks, self._engine.admission
+        at = len(looks) * self._step
+        looks.append((at, admission.places, admission.in_flight, admission.room.depth))
+        if len(looks) < _LOOKS:
+            self._engine.at(len(looks) * self._step, self._look)
+
+    def gauges(self) -> Gauges:
+        """What was read."""
+        table = np.asarray(self._looks, dtype=np.float64).reshape(-1, 4)
         return Gauges(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-
-    return gauges
 
 
 def _record(
