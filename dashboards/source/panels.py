@@ -267,7 +267,6 @@ def rows(
     says: str,
     *queries: Query,
     values: bool = False,
-    names: Mapping[str, str] | None = None,
     width: int = 12,
     height: int = 8,
 ) -> Placed:
@@ -276,7 +275,7 @@ def rows(
     panel = table.Panel().with_transformation(
         models.DataTransformerConfig(
             id_val="organize",
-            options={"excludeByName": hidden, "renameByName": dict(names or {})},
+            options={"excludeByName": hidden, "renameByName": {}},
         )
     )
     return _placed(panel, title, says, queries, width, height)

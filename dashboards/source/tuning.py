@@ -148,14 +148,16 @@ PANELS: list[Placed | Row] = [
         "What does the limit want?",
         "Means over the instances: what the adaptive limit would enforce if nothing held it "
         "(wanted), the number of requests at which the service is just full (knee), and what is "
-        "enforced. Wanted above the limit: concurrency.max or a brake holds it. Below: "
-        "concurrency.min does. A knee far below what you know the service can do: the unloaded "
-        "latency was learned too low.",
+        "enforced. Wanted above the limit: concurrency.max or a brake holds it down. Below: "
+        "concurrency.min holds it up, or requests keep their places long after their answer has "
+        "begun (places_per_running in the table). A knee far below what you know the service can "
+        "do: the unloaded latency was learned too low.",
         "short",
         Query(f'avg by (name) (loadgate_limit_state{{{SEL},name=~"wanted|knee"}})', "{{name}}"),
         Query(f"avg(loadgate_limit{{{SEL}}})", "limit"),
         colors={"wanted": ADMITTED, "knee": WAITING, "limit": LIMIT},
         steps=["limit"],
+        log=True,
         width=8,
     ),
     rows(
@@ -164,12 +166,11 @@ PANELS: list[Placed | Row] = [
         "instances. Different algorithms have different ones; the pages on the algorithms say "
         "what they mean.",
         Query(
-            f"sort(avg by (name) (loadgate_limit_state{{{SEL}}}))",
+            f"avg by (name) (loadgate_limit_state{{{SEL}}})",
             instant=True,
             format=PromQueryFormat.TABLE,
         ),
         values=True,
-        names={"name": "number", "Value": "is"},
         width=8,
     ),
     Row("What else holds it back"),

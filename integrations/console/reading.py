@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from loadgate.integrations.console.status import Counts, Status
+from loadgate.integrations.console.status import Counts, Status, StoreLook
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -27,6 +27,9 @@ class Reading(msgspec.Struct, frozen=True):
         p50: Seconds, latency of the admitted; None if none ended.
         p99: Seconds, likewise.
         wait99: Seconds, 99th percentile of the wait; None if nobody waited.
+        classes: Per second, by priority class: admitted, rate_limited, overloaded.
+        stood_in: Share of the decisions about shared rates that the store did not make; None
+            without any.
     """
 
     seconds: float
@@ -42,6 +45,8 @@ class Reading(msgspec.Struct, frozen=True):
     p50: float | None
     p99: float | None
     wait99: float | None
+    classes: dict[str, dict[str, float]]
+    stood_in: float | None
 
 
 def between(before: Status, after: Status) -> Reading | None:
@@ -72,7 +77,24 @@ def between(before: Status, after: Status) -> Reading | None:
         p50=quantile(0.5, before.latency, after.latency),
         p99=quantile(0.99, before.latency, after.latency),
         wait99=quantile(0.99, before.wait, after.wait),
+        classes={
+            name: per_second(counts, before.classes.get(name, {}))
+            for name, counts in after.classes.items()
+        },
+        stood_in=_stood_in(before.store, after.store),
     )
+
+
+def _stood_in(before: StoreLook | None, after: StoreLook | None) -> float | None:
+    if before is None or after is None:
+        return None
+    grown = {
+        who: count - before.decisions.get(who, 0)
+        for who, count in after.decisions.items()
+        if who != "none"
+    }
+    stood_in = sum(grown.get(who, 0) for who in ("emergency", "open", "closed"))
+    return stood_in / total if (total := sum(grown.values())) > 0 else None
 
 
 def quantile(q: float, before: Counts, after: Counts) -> float | None:

@@ -5,7 +5,8 @@ The counters are the ones that Prometheus reads, so the views cannot disagree.
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +14,9 @@ from loadgate import __version__
 from loadgate.controller import AdmissionController
 from loadgate.integrations.witness import Sighting, Witness
 from loadgate.telemetry import HistogramSnapshot
+
+# Of this process, as nearly as matters: whoever serves loads this when it starts.
+_BEGAN: Final = time.monotonic()
 
 # Readers refuse what they do not know rather than show nonsense.
 FORMAT = 1
@@ -24,6 +28,20 @@ class Counts(msgspec.Struct, frozen=True):
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
+
+
+class StoreLook(msgspec.Struct, frozen=True):
+    """The shared store as a view shows it.
+
+    Attributes:
+        state: Of the circuit breaker: closed (works), half-open (being probed), open (away).
+        nodes: Processes that share it.
+        decisions: By who decided, since the start.
+    """
+
+    state: str
+    nodes: int
+    decisions: dict[str, int]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +60,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         classes: The same by priority class.
         sightings: The last refusals, the newest first.
         top_share: Share of the recent refusals that hit one client.
+        up: Seconds since the process began.
+        store: None without shared rates.
     """
 
     format: int = FORMAT
@@ -80,6 +100,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, dict[str, float]]
     sightings: list[Sighting]
     top_share: float
+    up: float = 0.0
+    store: StoreLook | None = None
+    bypassing: bool = False
+    brake: float = 1.0
 
 
 def status_of(controller: AdmissionController, witness: Witness | None = None) -> Status:
@@ -152,6 +176,12 @@ def status_of(controller: AdmissionController, witness: Witness | None = None) -
         },
         sightings=witness.sightings() if witness is not None else [],
         top_share=witness.top_share(look.at) if witness is not None else 0.0,
+        up=time.monotonic() - _BEGAN,
+        store=None
+        if look.store is None
+        else StoreLook(look.store.state, look.store.nodes, look.store.decisions),
+        bypassing=look.bypassing,
+        brake=look.brake,
     )
 
 

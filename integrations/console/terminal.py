@@ -18,6 +18,8 @@ from loadgate.integrations.console.status import Status
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 # Columns of a history; at a look each second it is a minute.
 WIDTH: Final = 60
+# What the states of the circuit breaker mean.
+STORE: Final = {"closed": "works", "half-open": "is being probed", "open": "is away"}
 # Refusals that are explained below the numbers.
 _SHOWN: Final = 6
 
@@ -50,7 +52,7 @@ class Watch:
             return Text(trouble or "looking …", style="red" if trouble else "dim")
         parts: list[RenderableType] = [_head(status, trouble)]
         if self._readings:
-            parts += [self._numbers(status), self._refusals()]
+            parts += [self._numbers(status), self._refusals(), self._classes()]
         else:
             parts.append(Text("the second look will tell rates", style="dim"))
         parts.append(_sightings(status))
@@ -92,6 +94,10 @@ class Watch:
         row("done well each second", lambda r: r.done, number, style="green")
         row("event loop stands still", lambda r: r.stalled, percent,
             f"late by {seconds(status.loop_lag)} now", "red")  # fmt: skip
+        if status.store is not None:
+            row("decided without store", lambda r: r.stood_in, percent,
+                f"it {STORE.get(status.store.state, status.store.state)}, "
+                f"{status.store.nodes} processes share it", "dark_orange", 1.0)  # fmt: skip
         return table
 
     def _refusals(self) -> RenderableType:
@@ -111,14 +117,38 @@ class Watch:
             table.add_row(f"  {reason}", number(values[-1]), spark(values, style=style))
         return table
 
+    def _classes(self) -> RenderableType:
+        now = self._readings[-1].classes
+        if len(now) < 2:  # one class is everybody
+            return Text("")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(min_width=22)
+        for _ in range(3):
+            table.add_column(justify="right", min_width=9)
+        table.add_row("\npriority, each second", "\nadmitted", "\n429", "\n503", style="dim")
+        for name, counts in now.items():
+            table.add_row(
+                plain(f"  {name}"),
+                *(
+                    number(counts.get(key, 0.0))
+                    for key in ("admitted", "rate_limited", "overloaded")
+                ),
+            )
+        return table
+
 
 def _head(status: Status, trouble: str) -> Text:
     text = Text.assemble(
-        (f"loadgate {status.name}", "bold"),
-        (f"  {status.algorithm}", "dim"),
+        ("loadgate ", "bold"),
+        (plain(status.name).plain, "bold"),
+        (f"  {status.algorithm}  up {lasting(status.up)}", "dim"),
         ("" if status.mode == "enforce" else f"  mode {status.mode}", "yellow"),
         ("  draining" if status.draining else "", "yellow"),
+        ("" if status.brake >= 1.0 else f"  braked to {percent(status.brake)}", "yellow"),
+        ("  kill switch on: everyone is let through" if status.bypassing else "", "bold red"),
     )
+    if status.store is not None and status.store.state != "closed":
+        text.append(f"  shared store {STORE.get(status.store.state, '')}", style="bold red")
     if trouble:
         text.append(f"  no answer: {trouble}", style="bold red")
     return text
@@ -136,9 +166,39 @@ def _sightings(status: Status) -> RenderableType:
     newest = {one.reason: one for one in reversed(status.sightings)}.values()
     others = [one for one in status.sightings if one not in newest]
     for one in sorted([*newest, *others][:_SHOWN], key=lambda one: -one.at):
-        at = time.strftime("%H:%M:%S", time.localtime(one.at))
-        table.add_row(at, f"{one.status} {one.reason}", one.client, one.explanation)
+        table.add_row(
+            when(one.at, time.time()),
+            plain(f"{one.status} {one.reason}"),
+            plain(one.client),
+            plain(one.explanation),
+        )
     return Panel(table, title="last refusals", title_align="left", border_style="dim")
+
+
+def plain(text: str) -> Text:
+    """Text as it is: names are no markup, and cannot move the cursor."""
+    return Text("".join(char if char.isprintable() else "?" for char in text))
+
+
+def when(at: float, now: float) -> str:
+    """A moment of the past: the time of today, or the day and the time.
+
+    Args:
+        at: Seconds since the epoch.
+        now: Likewise.
+    """
+    then, today = time.localtime(at), time.localtime(now)
+    same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if same else "%b %d %H:%M", then)
+
+
+def lasting(seconds: float) -> str:
+    """How long something has run, in its two largest units."""
+    minutes = int(seconds) // 60
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
 
 
 def spark(values: Sequence[float | None], *, top: float | None = None, style: str = "") -> Text:

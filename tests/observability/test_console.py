@@ -16,8 +16,8 @@ from rich.console import Console
 from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, RateLimited
 from loadgate.integrations.console.live import DATA, PAGE, Live, is_local, page
 from loadgate.integrations.console.reading import between, quantile
-from loadgate.integrations.console.status import Counts, Status, status_of
-from loadgate.integrations.console.terminal import Watch, spark
+from loadgate.integrations.console.status import Counts, Status, StoreLook, status_of
+from loadgate.integrations.console.terminal import Watch, lasting, spark, when
 from loadgate.integrations.witness import Witness
 from loadgate.testing import VirtualClock
 
@@ -47,6 +47,7 @@ class Story:
                 await controller.admit("a").__aenter__()
             self.witness.refused(caught.value.refusal, "a", 429, self.clock())
             self.clock.advance(6.0)
+            self.before_end = status_of(controller, self.witness)
             self.after = status_of(controller, self.witness)
 
 
@@ -184,6 +185,66 @@ async def test_the_terminal_shows_numbers_reasons_and_explanations(story: Story)
     assert "no answer: gone" in drawn(watch, "gone")
     watch.add(story.before)  # a restart
     assert "the second look" in drawn(watch)
+
+
+ODD = '<img src=x onerror="hacked=1">[/red][bold]\x1b[2Jé'
+
+
+def odd(status: Status, *, at: float = 0.0) -> Status:
+    """`status`, with names that would be markup, and everything that warns."""
+    (seen,) = status.sightings
+    classes = {ODD: {"admitted": 3, "rate_limited": 2, "overloaded": 1}, "default": {}}
+    return msgspec.structs.replace(
+        status,
+        name=ODD,
+        at=status.at + at,
+        classes=classes if at else {},
+        sightings=[
+            msgspec.structs.replace(seen, client=ODD, explanation=f"rate {ODD!r} has nothing left"),
+            msgspec.structs.replace(seen, reason="queue_full", at=1_700_000_000.0),
+        ],
+        up=72 * 3600.0 + 59.0,
+        store=StoreLook("open", 3, {"store": 10, "emergency": 30 if at else 0, "none": 9}),
+        bypassing=True,
+        brake=0.5,
+    )
+
+
+@pytest.mark.anyio
+async def test_the_terminal_takes_names_as_they_are_and_warns(story: Story) -> None:
+    watch = Watch()
+    watch.add(odd(story.before_end))
+    watch.add(odd(story.after, at=1.0))
+    text = drawn(watch)
+    for expected in (
+        '<img src=x onerror="hacked=1">[/red][bold]?[2Jé', "up 3 d 0 h", "braked to 50 %",
+        "kill switch on", "shared store is away", "decided without store", "100 %",
+        "it is away, 3 processes share it", "priority, each second", "Nov 14 ",
+    ):  # fmt: skip
+        assert expected in text, text
+    assert "\x1b" not in text
+
+
+def test_how_long_it_runs_is_told_in_two_units() -> None:
+    told = [lasting(seconds) for seconds in (0.4, 61.0, 3_600.0, 86_399.0, 260_000.0, 86_400 * 400)]
+    assert told == [
+        "0 min 0 s", "1 min 1 s", "1 h 0 min", "23 h 59 min", "3 d 0 h", "400 d 0 h",
+    ]  # fmt: skip
+
+
+def test_a_moment_of_another_day_has_its_date() -> None:
+    now = 1_700_000_000.0
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", when(now - 1.0, now))
+    assert re.fullmatch(r"\w{3} \d\d \d\d:\d\d", when(now - 2 * 86_400.0, now))
+    assert re.fullmatch(r"\w{3} \d\d \d\d:\d\d", when(now - 365 * 86_400.0, now))
+
+
+@pytest.mark.anyio
+async def test_a_process_of_an_older_version_is_still_understood(story: Story) -> None:
+    written = msgspec.json.decode(msgspec.json.encode(story.after))
+    for later in ("up", "store", "bypassing", "brake"):
+        del written[later]
+    assert msgspec.convert(written, Status).store is None
 
 
 def test_a_history_shows_nothing_little_and_much_apart() -> None:
