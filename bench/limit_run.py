@@ -68,7 +68,7 @@ class Done(msgspec.Struct, frozen=True):
 
 def run(task: Task) -> Done:
     """Draw the requests once, find the best fixed limits, run every contender."""
-    gc.disable()  # what a run leaves behind is collected between runs instead
+    gc.disable()  # a run leaves nothing behind that goes in circles
     base = policy_for(task.scenario)
     found: list[Score] = []
     kept = 0
@@ -93,8 +93,6 @@ def run(task: Task) -> Done:
             else:
                 if work is None:
                     work = requests(task.scenario, task.seed, base)
-                    gc.collect()
-                    gc.freeze()  # whatever is older than the runs need not be looked at again
                 if best is None:
                     best = best_fixed(
                         task.scenario,
@@ -109,13 +107,14 @@ def run(task: Task) -> Done:
                 record = simulate(task.scenario, policy, task.seed, limit=limit, workload=work)
                 score = judge(record, best, task.name, queue, contender.label)
                 store.put(key, score)
-                gc.collect()
             # Names are how this command calls things; they are not part of the run.
             found.append(
                 msgspec.structs.replace(
                     score, scenario=task.name, queue=queue, limit=contender.label
                 )
             )
+    if work is not None:
+        gc.collect()
     return Done(found, kept)
 
 

@@ -102,7 +102,7 @@ def _try_out(trial: Trial, policy: Policy) -> list[float]:
             limit = contender.create(policy.concurrency.initial)
             record = simulate(scenario, policy, seed, limit=limit, workload=work)
             totals[index] += float(record.good.mean())
-            gc.collect()
+    gc.collect()
     return [float(total) / len(SEEDS) for total in totals]
 
 
