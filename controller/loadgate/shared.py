@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, Final, Literal, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
 from loadgate.decisions import Outcome, Quota, Refuse
 from loadgate.errors import PolicyError, UsageError
+from loadgate.limits.settings import real, shown
 from loadgate.rates.group import Client, RateStats
-from loadgate.rates.spec import Rate, one_of, positive
+from loadgate.rates.spec import Rate
 from loadgate.telemetry import HistogramSnapshot
 
 OnFailure = Literal["emergency", "open", "closed"]
@@ -31,6 +31,12 @@ _BUDGET: Final = 0.01
 
 # Shorter ones could be guessed, and with them the clients behind hashed keys.
 _LEAST_SECRET: Final = 16
+
+# Every key begins with it.
+_LONGEST_PREFIX: Final = 100
+
+# Cost units; more is no bound.
+_MOST_OVERDRAFT: Final = 1e9
 
 # Which integration speaks to which URL.
 _REDIS: Final = "loadgate.integrations.redis:RedisStore"
@@ -79,27 +85,39 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     prefix: str = "loadgate"
 
     def __post_init__(self) -> None:
+        # Whoever writes Python may give anything; a file has been checked for types.
+        _text("url", self.url)
         if not self.url:
             raise PolicyError("url", "is empty; write redis://host:6379")
-        if not self.secret.startswith("env:") and len(self.secret) < _LEAST_SECRET:
-            raise PolicyError(
-                "secret",
-                f"must have at least {_LEAST_SECRET} characters; make one with "
-                "python -c 'import secrets; print(secrets.token_urlsafe())'",
-            )
-        one_of("mode", self.mode, _MODES)
+        _text("secret", self.secret)
+        if not self.secret.startswith("env:"):
+            _long_enough(self.secret)
+        _one_of("mode", self.mode, _MODES)
         if self.on_failure is not None:
-            one_of("on_failure", self.on_failure, ON_FAILURE)
+            _one_of("on_failure", self.on_failure, ON_FAILURE)
+        if not isinstance(self.overrides, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
+            raise PolicyError("overrides", f"{shown(self.overrides)} does not map rates to choices")
         for name, choice in self.overrides.items():
-            one_of(f"overrides.{name}", choice, ON_FAILURE)
-        _between("budget", self.budget, 0.001, 1.0)
-        _between("lease", self.lease, 0.2, 60.0)
-        if self.share is not None and not 0.0 < positive("share", self.share) <= 1.0:
-            raise PolicyError("share", f"must be above 0 and at most 1, not {self.share:g}")
-        if not 0.0 <= self.overdraft < 1e9:
-            raise PolicyError("overdraft", f"must be at least 0, not {self.overdraft!r}")
-        if not self.prefix or not self.prefix.isascii() or set(self.prefix) & set("{} \n\r\t"):
-            raise PolicyError("prefix", f"must be plain text without braces, not {self.prefix!r}")
+            if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
+                raise PolicyError(f"overrides[{shown(name)}]", "is not the name of a rate")
+            _one_of(f"overrides.{name}", choice, ON_FAILURE)
+        real("budget", self.budget, 0.001, 1.0)
+        real("lease", self.lease, 0.2, 60.0)
+        if self.share is not None and not real("share", self.share, 0.0, 1.0):
+            raise PolicyError("share", "must be above 0; nobody would be let through in an outage")
+        real("overdraft", self.overdraft, 0.0, _MOST_OVERDRAFT)
+        _text("prefix", self.prefix)
+        plain = self.prefix.isascii() and self.prefix.isprintable()
+        if (
+            not 0 < len(self.prefix) <= _LONGEST_PREFIX
+            or not plain
+            or set(self.prefix) & set("{} ")
+        ):
+            raise PolicyError(
+                "prefix",
+                f"must be 1 to {_LONGEST_PREFIX} plain ASCII characters without braces and spaces, "
+                f"not {shown(self.prefix)}",
+            )
 
     def check(self, rates: Sequence[Rate]) -> None:
         """Refuse what does not fit the rates of the policy.
@@ -127,18 +145,38 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def __repr__(self) -> str:
         """Without what is secret."""
-        scheme = self.url.partition(":")[0]
-        return f"Store(url='{scheme}:…', mode={self.mode!r}, on_failure={self.on_failure!r})"
+        return f"Store(url={self._shown!r}, mode={self.mode!r}, on_failure={self.on_failure!r})"
+
+    @property
+    def _shown(self) -> str:
+        scheme, colon, _ = self.url.partition(":")
+        known = colon and scheme.partition("+")[0] in {*_OPENERS, "env"}
+        return f"{scheme}:…" if known else "…"  # it may be a password in the wrong place
 
     def __rich_repr__(self) -> Any:
-        yield "url", f"{self.url.partition(':')[0]}:…"
+        yield "url", self._shown
         yield "mode", self.mode
         yield "on_failure", self.on_failure
 
 
-def _between(path: str, value: float, low: float, high: float) -> None:
-    if not low <= positive(path, value) <= high:
-        raise PolicyError(path, f"must be between {low:g} and {high:g}, not {value:g}")
+def _text(path: str, value: object) -> None:
+    if not isinstance(value, str):
+        # Not shown: it may be a secret in the wrong place.
+        raise PolicyError(path, f"must be text, not {type(value).__name__}")
+
+
+def _one_of(path: str, value: object, known: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in known:
+        raise PolicyError(path, f"{shown(value)} is none of {', '.join(known)}")
+
+
+def _long_enough(secret: str) -> None:
+    if len(secret) < _LEAST_SECRET:
+        raise PolicyError(
+            "secret",
+            f"must have at least {_LEAST_SECRET} characters; make one with "
+            "python -c 'import secrets; print(secrets.token_urlsafe())'",
+        )
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
@@ -280,17 +318,28 @@ def connect(
     store: Store | None = policy.store
     if store is None or not any(rate.shared and rate.mode != "off" for rate in policy.rates):
         return None
-    url = resolve(store.url, "store.url")
-    scheme = urlsplit(url).scheme.lower()
+    scheme = resolve(store.url, "store.url").partition(":")[0].lower()
     try:
         opener = resolve_name(_OPENERS[scheme.partition("+")[0]])
     except KeyError:
         known = ", ".join(_OPENERS)
-        raise PolicyError("store.url", f"scheme {scheme!r} is unknown; known: {known}") from None
+        problem = f"begins with no known scheme; write {known}, as in redis://host:6379"
+        raise PolicyError("store.url", problem) from None
     except ImportError as error:
         raise UsageError(f"shared rates need an optional package: {error}") from error
     shared: SharedRates = opener(policy, clock=clock, draw=draw, name=name)
     return shared
+
+
+def secret_of(store: Store) -> str:
+    """The secret of `store`, wherever it stands.
+
+    Raises:
+        PolicyError: It is not there, or too short.
+    """
+    secret = resolve(store.secret, "secret")
+    _long_enough(secret)
+    return secret
 
 
 def resolve(text: str, path: str) -> str:

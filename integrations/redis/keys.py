@@ -43,30 +43,30 @@ class Keys:
     def __init__(self, prefix: str, secret: str) -> None:
         self.prefix = prefix
         # Secrets of any length; BLAKE2b takes 64 bytes.
-        key = blake2b(secret.encode(), digest_size=64, person=b"loadgate-store").digest()
+        key = blake2b(_bytes(secret), digest_size=64, person=b"loadgate-store").digest()
         self._hash = blake2b(key=key, digest_size=_SUBJECT_BYTES)
         self._head = f"{prefix}:{VERSION}:{{".encode()
 
     def tail(self, rate: Rate) -> bytes:
         """The end of every key of `rate`: its algorithm and a hash of its name."""
-        digest = blake2b(rate.name.encode(), digest_size=_RATE_BYTES).hexdigest()
+        digest = blake2b(_bytes(rate.name), digest_size=_RATE_BYTES).hexdigest()
         return f"}}:{_LETTERS[rate.algorithm]}{digest}".encode()
 
     def lease_tail(self, rate: Rate) -> bytes:
         """The same for a bucket from which processes lease."""
-        digest = blake2b(rate.name.encode(), digest_size=_RATE_BYTES).hexdigest()
+        digest = blake2b(_bytes(rate.name), digest_size=_RATE_BYTES).hexdigest()
         return f"}}:s{digest}".encode()
 
     def head(self, rate: Rate) -> bytes:
         """What is hashed before the client's key: which of its keys `rate` counts."""
-        name = rate.key.encode()
+        name = _bytes(rate.key)
         return len(name).to_bytes(4, "big") + name
 
     def key(self, head: bytes, subject: Key, tail: bytes) -> bytes:
         """The key for `subject`; text, bytes and nobody are three different things."""
         state = self._hash.copy()
         if type(subject) is str:
-            state.update(head + b"s" + subject.encode("utf-8", "surrogatepass"))
+            state.update(head + b"s" + _bytes(subject))
         elif isinstance(subject, SharedBucket):
             state.update(head + b"n")
         else:
@@ -78,3 +78,7 @@ class Keys:
     def nodes(self) -> bytes:
         """The key under which the processes of the deployment are counted."""
         return f"{self.prefix}:{VERSION}:nodes".encode()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # anything may be a name

@@ -50,7 +50,7 @@ from loadgate.policy import Policy
 from loadgate.rates.group import NOBODY, Client
 from loadgate.rates.spec import Rate
 from loadgate.rates.table import Key
-from loadgate.shared import Charge, Store, StoreStats, resolve
+from loadgate.shared import Charge, Store, StoreStats, resolve, secret_of
 from loadgate.telemetry import Histogram
 
 # Seconds in which a charge can still be given back: after that its client has lost interest.
@@ -101,7 +101,7 @@ class RedisStore:
         self._draw = draw
         try:
             address = parse(resolve(store.url, "url"))
-            secret = resolve(store.secret, "secret")
+            secret = secret_of(store)
         except PolicyError as error:
             raise error.under("store") from None
         self._keys = Keys(store.prefix, secret)
