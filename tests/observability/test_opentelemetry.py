@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -148,6 +149,30 @@ async def test_spans_say_what_was_decided_and_why(spans: InMemorySpanExporter) -
     assert context is not None
     assert log.refused_examples[Reason.RATE].trace_id == f"{context.trace_id:032x}"
     assert log.slow_examples, "a slow request is an exemplar"
+
+
+@pytest.mark.anyio
+async def test_without_a_layer_a_watched_controller_tells_the_span(
+    spans: InMemorySpanExporter,
+) -> None:
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    tracer = tracing.get_tracer("tests")
+    log = TracedLog(logs=False, slow=0.0)
+    controller = AdmissionController(POLICY)
+    log.watch(controller)
+    async with controller:
+        for _ in range(3):
+            with tracer.start_as_current_span("job"), suppress(RateLimited):
+                async with controller.admit("a"):
+                    pass
+    _, second, refused = spans.get_finished_spans()
+    assert _attributes(refused)["loadgate.decision"] == "rate_limited"
+    assert "loadgate.refused" in {event.name for event in refused.events}
+    context = second.get_span_context()
+    assert context is not None
+    (slow,) = log.slow_examples.values()
+    assert slow.trace_id == f"{context.trace_id:032x}"
 
 
 def _attributes(span: ReadableSpan) -> dict[str, Any]:
