@@ -251,7 +251,8 @@ class Door:
             self._levels = {name: level for level, name in enumerate(classes)}
             # Without `priority` nobody says which class a request is of; it counts as most are.
             self._level = self._levels.get("default", len(classes) - 1)
-            self.rule.classes = 1 if self._priority is None else len(classes)
+            if self._priority is not None:
+                self.rule.classes, self.rule.usual = len(classes), self._level
         self._enforced = self._follows and not self._controller.admission.bypassed
         self.rule.look(now, self._useful())
 

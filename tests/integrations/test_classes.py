@@ -79,7 +79,7 @@ def test_the_door_asks_its_rule_about_the_class_and_counts_by_it() -> None:
     for path in ("/pay/1", "/%70ay", "/other", "/bulk"):
         assert not isinstance(door.ask(head(path)), Refuse)
     assert rule.levels == [0, 0, 1, 2]
-    assert rule.classes == 3
+    assert (rule.classes, rule.usual) == (3, 1)
     rule.shut()
     for path in ("/pay", "/other", "/bulk", "/bulk"):
         refusal = door.ask(head(path))
@@ -96,7 +96,7 @@ def test_a_door_that_is_told_no_classes_treats_all_alike() -> None:
     door.rule = rule = Script()
     door.ask(head("/pay"))
     assert rule.levels == [0]
-    assert rule.classes == 1
+    assert (rule.classes, rule.usual) == (1, 0)
 
 
 def test_a_function_of_the_scope_is_of_no_use_at_the_door() -> None:

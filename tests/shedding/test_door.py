@@ -283,33 +283,55 @@ def test_what_a_refusal_compared_is_what_it_says() -> None:
         assert "tick" not in explain(one)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_highest_class_passes_a_closed_door_before_all_others(classes: int) -> None:
-    loop = Loop(work=0.020)
-    loop.rule.classes = classes
-    passed, offered = [0] * classes, [0] * classes
-    # One in fifty is of the highest class: 20/s of the 1,000/s, where the loop does 50/s.
-    for step in range(20_000):
-        level = 0 if step % 50 == 0 else 1 + step % (classes - 1)
-        loop.now += 0.001
+def stood_still(loop: Loop, rates: dict[int, float], seconds: float) -> dict[int, float]:
+    """Offer each class its rate, all of 0.1 s at once, as a loop meets them that stood still.
+
+    Returns:
+        The share of each class that passed.
+    """
+    passed, offered = dict.fromkeys(rates, 0), dict.fromkeys(rates, 0)
+    due = dict.fromkeys(rates, 0.0)
+    for _ in range(round(seconds / 0.1)):
+        loop.now += 0.1
         loop.work_off()
         if loop.now >= loop.rule.due:
             loop.rule.look(loop.now, loop.useful)
-        refusal = loop.rule.arrive(loop.now, level)
-        if refusal is None:
-            loop.take()
-        if step >= 5000:
-            offered[level] += 1
-            passed[level] += refusal is None
+        for level in sorted(rates, reverse=True):  # the highest class comes last, when it is tight
+            due[level] += rates[level] * 0.1
+            while due[level] >= 1.0:
+                due[level] -= 1.0
+                offered[level] += 1
+                if loop.rule.arrive(loop.now, level) is None:
+                    passed[level] += 1
+                    loop.take()
+    return {level: passed[level] / offered[level] for level in rates}
+
+
+def test_the_highest_class_passes_a_closed_door_before_all_others() -> None:
+    loop = Loop(work=0.020)
+    loop.rule.classes, loop.rule.usual = 3, 1
+    rates = {0: 15.0, 1: 500.0, 2: 500.0}
+    stood_still(loop, rates, 5.0)
+    before = loop.useful
+    share = stood_still(loop, rates, 20.0)
     assert loop.rule.closed
-    assert passed[0] / offered[0] > 0.95
-    assert passed[-1] / offered[-1] < 0.15
-    assert loop.useful > 0.9 * 50 * 20
+    assert share[0] > 0.95
+    assert share[1] + share[2] < 0.2
+    assert loop.useful - before > 0.9 * 50 * 20
+
+
+def test_the_usual_class_is_treated_as_if_there_were_no_others() -> None:
+    plain, classed = Loop(work=0.020), Loop(work=0.020)
+    classed.rule.classes, classed.rule.usual = 3, 1
+    for loop, level in ((plain, 0), (classed, 1)):
+        stood_still(loop, {level: 1000.0}, 5.0)
+    alone = stood_still(plain, {0: 1000.0}, 20.0)[0]
+    assert stood_still(classed, {1: 1000.0}, 20.0)[1] == pytest.approx(alone, rel=0.1)
 
 
 def test_a_flood_of_the_highest_class_is_narrowed_like_any_other() -> None:
     loop = Loop(work=0.020)
-    loop.rule.classes = 3
+    loop.rule.classes, loop.rule.usual = 3, 1
     loop.offer(1000, 5)
     loop.offer(1000, 10)
     assert loop.rule.closed
@@ -318,7 +340,7 @@ def test_a_flood_of_the_highest_class_is_narrowed_like_any_other() -> None:
 
 def test_a_class_below_passes_when_the_classes_above_ask_for_nothing() -> None:
     rule = DoorRule()
-    rule.classes = 3
+    rule.classes, rule.usual = 3, 1
     rule.look(0.0, 0)
     passed = 0
     for step in range(10_000):

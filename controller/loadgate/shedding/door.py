@@ -15,10 +15,11 @@ and the door opens by itself once less than twice the useful is offered for a se
 the loop is on time as well. Nothing is concluded from what is over: when nobody has come for a
 second and nobody is on the way, the door is open and has forgotten everything.
 
-Classes of requests, if the door can tell them apart, share what passes: a request needs one token
-more than one of the class above it, so the last token is for the highest class, and each class may
-have one request more on its way than the class below. A class above thus passes while it asks for
-less than what passes in all, whatever the others ask for.
+Classes of requests, if the door can tell them apart, share what passes. Each leaves tokens for the
+class above it, as many as pass within `narrow` seconds, and those above the usual class may have
+more requests on their way: a loop that stands still meets all who came meanwhile at once, in any
+order. A class above thus passes while it asks for less than what passes in all, whatever the
+others ask for; the usual class is treated as if there were none.
 
 A refusal by a rate (429) counts as use: only the application can tell a greedy client from a
 modest one, and a door that closed for it would punish the modest.
@@ -58,6 +59,12 @@ _TRICKLE: Final = 10.0
 # Share of the allowed lag of the loop that may be on its way from the door to the application.
 _NARROW: Final = 0.25
 
+# What a class above the usual one may have on its way beyond that, if its share of the allowed lag
+# is less: at 50/s a loop that stood still for 0.1 s, the allowed lag, meets five requests at once.
+# A class below may have half.
+_MORE: Final = 3.0
+_LESS: Final = 0.5
+
 # Seconds after which a closed door finds out whether the loop could refuse by itself again; twice
 # as long after each time that it could not. 32 s keep that below 2 % of the time.
 _FIRST_HOLD: Final = 4.0
@@ -79,6 +86,7 @@ class DoorRule:
     Attributes:
         max_lag: As given; may be changed at any time.
         classes: Priority classes that are told apart, 1 for none.
+        usual: The class of ordinary requests, 0 for none.
         due: When `look` wants to be called next, monotonic seconds.
         closed: Whether arrivals are narrowed at all.
         thinned: Whether no more than the useful share passes; a closed door tries without.
@@ -111,6 +119,7 @@ class DoorRule:
         "in_transit",
         "max_lag",
         "thinned",
+        "usual",
     )
 
     def __init__(self, max_lag: float = 0.1) -> None:
@@ -118,6 +127,7 @@ class DoorRule:
             raise ValueError(f"max_lag: {max_lag!r} is not a finite number above 0")
         self.max_lag = max_lag
         self.classes = 1
+        self.usual = 0
         self.due = float("-inf")
         self.in_transit: int = 0
         self._last_arrival = self._last_pass = float("-inf")
@@ -153,7 +163,11 @@ class DoorRule:
         self._offered += 1
         self._last_arrival = now
         if self.closed:
-            allowed = self._allowed + (self.classes - 1 - level)
+            allowed = self._allowed
+            if level < self.usual:
+                allowed += (self.usual - level) * max(_MORE, allowed)
+            elif level > self.usual:
+                allowed *= _LESS
             if self.in_transit >= allowed and now - self._last_pass < _PATIENCE:
                 return self._refusal(self.in_transit, allowed, DOOR_IN_TRANSIT)
             if self.thinned and not self._takes_token(now, level):
@@ -233,11 +247,11 @@ class DoorRule:
         self.closed = self.thinned = True
 
     def _takes_token(self, now: float, level: int) -> bool:
-        room = max(1.0, self._pass_rate * _NARROW * self.max_lag) + (self.classes - 1)
+        room = max(1.0, self._pass_rate * _NARROW * self.max_lag)
         earned = max(0.0, now - self._tokens_at) * self._pass_rate
-        self._tokens = min(room, self._tokens + earned)
+        self._tokens = min(room * self.classes, self._tokens + earned)
         self._tokens_at = now
-        if self._tokens < 1.0 + level:
+        if self._tokens < 1.0 + level * room:
             return False
         self._tokens -= 1.0
         return True
