@@ -248,7 +248,7 @@ def long_polls(seed: int) -> Iterator[Row]:
         for index, name in enumerate(("requests", "polls")):
             chosen = late & (record.client == index)
             refused, good = record.refused[chosen].mean(), record.good[chosen].mean()
-            yield Row("B16", f"{limit}, {name}: refused", float(refused), high=0.01)
+            yield Row("B16", f"{limit}, {name}: refused", float(refused), high=0.001)
             yield Row("B16", f"{limit}, {name}: in time", float(good), low=0.97)
 
 

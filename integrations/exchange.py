@@ -121,7 +121,7 @@ class Exchange(msgspec.Struct):
         """What the application gets as `receive`."""
         if self.patience is None:
             message = await self.inner_receive()
-        elif self.wait is None and self.permit.controller.loop is not None:
+        elif self.wait is None and self.permit.controller.owner.loop is not None:
             # `BodyWait.next` written out for what nearly always happens on asyncio: the whole
             # body is there. It saves half a microsecond.
             steps = self.inner_receive().__await__()

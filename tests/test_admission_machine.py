@@ -56,6 +56,8 @@ POLICIES = st.builds(
         initial=st.integers(1, 4),
         mode=st.sampled_from(["enforce", "enforce", "enforce", "observe"]),
         max_share=st.sampled_from([None, None, None, 0.5]),
+        long_lived=st.sampled_from(["auto", 1.0, 5.0]),
+        max_long_lived=st.sampled_from([None, 0, 3]),
     ),
     queue=QUEUES,
     priorities=st.sampled_from([CLASSES, ("default",), ("background", "new", "critical")]),
@@ -208,6 +210,16 @@ class Machine(RuleBasedStateMachine):
         assert self.gate.finish(ticket, self.now, outcome) == ran
         self.after()
 
+    @rule(ticket=tickets)
+    def its_answer_begins(self, ticket: Ticket) -> None:
+        if ticket.state == RUNNING:
+            ticket.answered_at = self.now
+
+    @rule()
+    def the_watch_ticks(self) -> None:
+        self.gate.look(self.now)
+        self.after()
+
     @rule(ticket=consumes(tickets))
     def leave(self, ticket: Ticket) -> None:
         waited = ticket.state == WAITING
@@ -297,7 +309,10 @@ class Machine(RuleBasedStateMachine):
         running = [ticket for ticket in self.everyone if ticket.state == RUNNING]
         waiting = [ticket for ticket in self.everyone if ticket.state == WAITING]
         assert all(ticket.state != NEW for ticket in self.everyone)
-        assert self.gate.in_flight == sum(ticket.places for ticket in running)
+        long_lived = self.gate.long_lived
+        assert self.gate.in_flight + long_lived.places == sum(ticket.places for ticket in running)
+        assert long_lived.places >= 0
+        assert len(long_lived) <= len(running)
         assert (
             admitted
             == sum(told.finished.values()) + len(running)
@@ -332,7 +347,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_limit_hears_one_finish_for_each_admit(self) -> None:
         if hasattr(self, "gate"):
-            assert self.heard.admits - self.heard.finishes == self.gate.telemetry.running()
+            running = self.gate.telemetry.running() - len(self.gate.long_lived)
+            assert self.heard.admits - self.heard.finishes == running
 
     @invariant()
     def the_books_agree_with_those_who_are_there(self) -> None:
@@ -353,6 +369,7 @@ class Machine(RuleBasedStateMachine):
                 assert share.in_flight == sum(
                     t.places
                     for t in self.everyone
+                    # Of the long-lived nobody is counted in a class any more.
                     if t.state == RUNNING and t.note is not None and t.note.share is share
                 )
 

@@ -18,7 +18,15 @@ RULES = [
     *(PACKAGE / f"{name}.py" for name in ("decisions", "errors", "explain", "waiting")),
     *(
         PACKAGE / f"{name}.py"
-        for name in ("admission", "telemetry", "ticket", "accounts", "entrance", "places")
+        for name in (
+            "admission",
+            "telemetry",
+            "ticket",
+            "accounts",
+            "entrance",
+            "places",
+            "long_lived",
+        )  # fmt: skip
     ),
 ]
 
@@ -35,10 +43,10 @@ STAIRCASE = [
     {"errors"},
     {"limits", "rates", "shedding"},
     {"telemetry", "waiting", "ticket", "reading"},
-    {"shared", "accounts"},
+    {"shared", "accounts", "long_lived"},
     {"entrance"},
     {"places"},
-    {"admission", "policy", "signals", "memory", "brakes"},
+    {"admission", "policy", "signals", "memory", "brakes", "owner"},
     {"making"},
     {"permit", "controller", "guard", "snapshots"},
     {"simulation", "testing"},

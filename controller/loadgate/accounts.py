@@ -105,6 +105,14 @@ class Accounts:
         if note.hand is not None and self.shares is not None:
             self.shares.started(note.hand, note.expected, now)
 
+    def moved_out(self, note: Note, held: float, now: float) -> None:
+        """It runs on without its places after `held` seconds; a cap still counts them."""
+        if note.share is not None:
+            note.share.in_flight -= note.places
+        if note.hand is not None and self.shares is not None:
+            self.shares.correct(note.hand, held * note.places - note.expected, now)
+        note.share = note.hand = None
+
     def ended(self, note: Note, held: float, now: float) -> None:
         """It has given them back after `held` seconds."""
         if note.share is not None:

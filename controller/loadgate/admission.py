@@ -8,7 +8,7 @@ and does nothing. That is what makes a timeout that races a grant harmless.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -99,6 +99,7 @@ class Admission(Places):
             return self._refuse(ticket, now, _SHED, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
             return self._refuse(ticket, now, _SHED, _DEADLINE, 0.0, ticket.deadline - now)
+        self.look(now)
         if not self.open or self.in_flight < self.open or self.observe:
             answer = self._long_way(ticket, now, draw)
             if answer is not None:
@@ -148,6 +149,7 @@ class Admission(Places):
         """
         if self.draining or ticket.deadline <= now:
             return self.refuse_at_once(ticket, now)
+        self.look(now)
         if self.in_flight < self.places or self.observe or self.bypassed or self.cap is not None:
             return None
         if self.entrance.may_wait(ticket):
@@ -162,8 +164,9 @@ class Admission(Places):
             None if it runs after all.
         """
         if self.draining or ticket.deadline <= now:
-            answer: Admit | Wait | Refuse | None = self.join(ticket, now, 0.0)
-        elif not self.open or self.in_flight < self.open or self.observe:
+            return cast("Refuse", self.join(ticket, now, 0.0))
+        self.look(now)
+        if not self.open or self.in_flight < self.open or self.observe:
             answer = self._long_way(ticket, now, 0.0)
         else:
             answer = None
@@ -239,7 +242,7 @@ class Admission(Places):
         """Go on under other rules: nobody who runs or waits is lost."""
         if limit is not self.limit:
             self.limit = limit
-            for crowd in range(1, self.telemetry.running() + 1):
+            for crowd in range(1, len(self._running) + 1):
                 limit.on_admit(now, crowd)  # it will hear of their ends
         self.observe = observe
         self.cap = cap

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 import time
@@ -19,6 +18,7 @@ from loadgate.decisions import Outcome, Reason, Refuse
 from loadgate.errors import UsageError
 from loadgate.guard import guarded
 from loadgate.making import make_admission, remake_admission
+from loadgate.owner import Owner
 from loadgate.permit import CancellingPermit, Permit, check_request
 from loadgate.policy import Policy
 from loadgate.rates.group import Client, RateSet
@@ -32,7 +32,6 @@ from loadgate.ticket import Note
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNCLAIMED: Final = object()
 _NEVER: Final = float("inf")
 
 # Seconds without a tick after which the watch is started for memory and gauges alone; with a
@@ -91,8 +90,7 @@ class AdmissionController:
         self.name = name
         self.clock = clock
         self.draw = draw
-        self.loop: Any = _UNCLAIMED
-        self._trio_token: Any = None
+        self.owner = Owner(name)
         queue = self.policy.queue
         self.telemetry = Telemetry(
             with_edges(EDGES, self.policy.concurrency.latency_target),
@@ -113,7 +111,7 @@ class AdmissionController:
         self._bypassed_from = 0
         self._readiness = Readiness()
         self._follow_policy()
-        self.watch = LoopWatch(clock, self._busy, self._stalled, self.brakes.tick)
+        self.watch = LoopWatch(clock, self._busy, self._stalled, self._ticked)
         self._drained: anyio.Event | None = None
         self._entered = False
         self._left = False
@@ -181,8 +179,11 @@ class AdmissionController:
 
         Takes and raises what `admit` does; a service that is full refuses at once.
         """
-        if self.shared is not None:
-            raise UsageError("try_admit never waits, and a shared rate may have to: use admit")
+        if self.shared is not None and not self.shared.immediate:
+            raise UsageError(
+                "try_admit never waits, and a shared rate may have to: use admit, or buckets in "
+                "local mode"
+            )
         permit = self.admit(client, cost, priority, timeout, places, cancel=False)
         permit.patient = False
         return permit
@@ -304,9 +305,7 @@ class AdmissionController:
             PolicyError: It has another shared store: that needs a restart.
         """
         await anyio.lowlevel.checkpoint()
-        loop = _running_loop()
-        if loop is not self.loop or loop is None:
-            self.claim(loop)
+        self.claim()
         self._follow_store(policy)
         old, self.policy = self.policy, policy
         remake_admission(self.admission, old, policy, self.clock())
@@ -342,18 +341,18 @@ class AdmissionController:
         admission = self.admission
         admission.close(self.clock())
         self.wake()
-        if admission.in_flight:
+        if admission.running():
             if self._drained is None or self._drained.is_set():
                 self._drained = anyio.Event()
             with anyio.move_on_after(timeout):
                 await self._drained.wait()
-        return admission.in_flight == 0
+        return admission.running() == 0
 
     async def __aenter__(self) -> Self:
         if self._entered:
             raise UsageError("the controller is entered already")
         self._entered = True
-        self.claim(_running_loop())
+        self.claim()
         self._left = False
         if self._drained is not None:
             self._drained.set()  # whoever waits for the end of a drain sees that it was called off
@@ -379,27 +378,15 @@ class AdmissionController:
 
     # -- for Permit --------------------------------------------------------------------
 
-    def claim(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Make sure that `loop` (None: the running trio) is the one that owns this controller.
+    def claim(self) -> None:
+        """Make sure that the running loop is the one that owns this controller.
 
         Raises:
             UsageError: Another loop owns it, or none is running.
         """
-        token = _trio_token() if loop is None else None
-        if loop is None and token is None:
-            raise UsageError("an AdmissionController works inside a running event loop")
-        if self._left and not self.admission.in_flight:
-            self.loop = _UNCLAIMED  # it was left, and the last request of that time has ended
-            self._trio_token = None
-        if self.loop is _UNCLAIMED:
-            self.loop = loop
-            self._trio_token = token
-        elif self.loop is not loop or self._trio_token is not token:
-            raise UsageError(
-                f"AdmissionController {self.name!r} belongs to another event loop or thread; "
-                "make one controller for each event loop, or leave `async with controller` "
-                "in the first before using it in a second"
-            )
+        if self._left and not self.admission.running():
+            self.owner.free()  # it was left, and the last request of that time has ended
+        self.owner.claim()
 
     def wake(self) -> None:
         """Tell those whose wait has ended."""
@@ -435,13 +422,21 @@ class AdmissionController:
             self.rates.settle(permit.quotas, now, outcome, permit.status)
         if self.shared is not None and self.settles and permit.charge is not None:
             self.shared.settle(permit.charge, outcome, permit.status)
-        if self._drained is not None and not self.admission.in_flight:
+        if self._drained is not None and not self.admission.running():
             self._drained.set()
 
     # -- inside ------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        return self.admission.in_flight > 0 or self.admission.room.depth > 0
+        return self.admission.running() > 0 or self.admission.room.depth > 0
+
+    def _ticked(self, now: float, lag: float) -> None:
+        """The event loop has turned: signals are read, and whoever is long-lived by now moves."""
+        self.brakes.tick(now, lag)
+        admission = self.admission
+        if now >= admission.long_lived.due:
+            admission.look(now)
+            self.wake()
 
     def _follow_store(self, policy: Policy) -> None:
         if self.shared is not None:
@@ -504,20 +499,3 @@ class AdmissionController:
     def _unknown_priority(self, priority: str) -> UsageError:
         known = ", ".join(self.policy.priorities)
         return UsageError(f"priority {priority!r} is none of {known}")
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _trio_token() -> Any:
-    """The token of the running trio, None if trio does not run in this thread."""
-    try:
-        import trio
-
-        return trio.lowlevel.current_trio_token()
-    except (ImportError, RuntimeError):
-        return None

@@ -59,6 +59,7 @@ def make_admission(
     )
     admission.entrance.observe = queue.mode == "observe"
     admission.cap = _cap(queue)
+    admission.long_lived.follow(*concurrency.pool())
     return admission
 
 
@@ -90,6 +91,7 @@ def remake_admission(admission: Admission, old: Policy, new: Policy, now: float)
         reserves_for(new.priorities, new.reserve, accounts.reserves),
         holders_for(new.concurrency.max_share, accounts.holders),
     )
+    admission.long_lived.follow(*new.concurrency.pool())
     same_rule = (new.queue.rule, new.queue.max_wait) == (old.queue.rule, old.queue.max_wait)
     admission.change(
         now,

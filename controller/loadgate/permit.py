@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Mapping
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +22,9 @@ _RATE: Final = Reason.RATE
 # Beside the states that admission knows: the shared store is being asked.
 _ASKING: Final = -1
 _OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
+# How much later the loop may be for the highest of several classes: while the others are turned
+# away it works off what it has, so twice the bound is seldom reached.
+_FIRST_CLASS: Final = 2.0
 
 
 class Permit(Ticket, eq=False, gc=False, kw_only=True):
@@ -66,13 +69,9 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         if self.state != NEW:
             raise UsageError("a permit is used once; ask admit() for another")
         controller = self.controller
-        loop: AbstractEventLoop | None
-        try:
-            loop = get_running_loop()
-        except RuntimeError:
-            loop = None  # trio, or no event loop at all: `claim` tells them apart
-        if loop is not controller.loop or loop is None:
-            controller.claim(loop)
+        owner = controller.owner
+        if get_ident() != owner.thread or not owner.runs():
+            controller.claim()
         now = controller.clock()
         if self.timeout is not None:
             self.deadline = now + self.timeout
@@ -88,7 +87,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 f"client must be str, bytes, a mapping or None, not {self.client!r:.100}"
             )
         if now - controller.watch.last > controller.look_after:
-            self._look_around(loop, now)
+            self._look_around(now)
         if controller.shared is not None and not controller.admission.bypassed:
             return self._ask_the_store(now)
         if self.deadline > now and controller.admission.start(self, now):
@@ -108,6 +107,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         except BaseException:
             self._refund(now)
             raise
+        if not self.patient and not isinstance(answer, Charge | Refuse):
+            answer = shared.hurry(answer)
         if isinstance(answer, Charge | Refuse):
             return self._go_on(answer, now)
         self.asked = answer
@@ -142,14 +143,19 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             return True
         return self._queue(now)
 
-    def _look_around(self, loop: AbstractEventLoop | None, now: float) -> None:
+    def _look_around(self, now: float) -> None:
         """The last tick is old, because the loop is late or nobody watched; or memory is full."""
         controller = self.controller
         watch, brakes = controller.watch, controller.brakes
+        loop = controller.owner.loop
         if not watch.running:
             watch.start(loop, now)
         elif (lag := watch.lag(now)) > controller.max_lag and not watch.started_here(loop):
-            self._refuse_for(Reason.LOOP_LAG, lag, controller.max_lag, now)
+            bound = controller.max_lag
+            if self.level == 0 and len(controller.policy.priorities) > 1:
+                bound *= _FIRST_CLASS  # the highest of several classes is refused last
+            if lag > bound:
+                self._refuse_for(Reason.LOOP_LAG, lag, bound, now)
         if brakes.memory_full:
             self._refuse_for(Reason.MEMORY, brakes.memory_used, brakes.memory_bound, now)
 
@@ -216,6 +222,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
     def abandon(self) -> None:
         """Leave: out of the queue, or out of a place that nothing used yet."""
         controller = self.controller
+        controller.owner.check_thread()
         now = controller.clock()
         if self.state == _ASKING:
             self.state = ENDED
@@ -251,7 +258,15 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
 
         Args:
             outcome: What the request showed; by default `self.outcome`, or success.
+
+        Raises:
+            UsageError: Called from another thread.
+            ValueError: The outcome is none.
         """
+        controller = self.controller
+        owner = controller.owner
+        if get_ident() != owner.thread:
+            owner.check_thread()
         if self.state == WAITING or self.state == _ASKING:
             self.abandon()
             return
@@ -262,7 +277,6 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 self.release(Outcome.ERROR)
                 raise ValueError(f"outcome must be one of {', '.join(_OUTCOMES)}, not {shown!r}")
             shown = Outcome(shown)
-        controller = self.controller
         admission = controller.admission
         now = controller.clock()
         if admission.finish(self, now, shown):

@@ -15,11 +15,13 @@ from loadgate.accounts import CONTENDED, Accounts
 from loadgate.decisions import Outcome, Reason
 from loadgate.entrance import Entrance
 from loadgate.limits.base import Limit
+from loadgate.long_lived import LongLived
 from loadgate.telemetry import Telemetry
 from loadgate.ticket import ENDED, RUNNING, WAITING, Note, Ticket
 
 # Looking up a member of an enum costs as much as a comparison.
 _SUCCESS: Final = Outcome.SUCCESS
+_IGNORED: Final = Outcome.IGNORED
 
 # No event loop holds this many requests: everyone is let in.
 _EVERYONE: Final = 1_000_000_000
@@ -35,7 +37,8 @@ class Places(ABC):
         telemetry: The counters to keep.
 
     Attributes:
-        in_flight: Places taken.
+        in_flight: Places taken, without the long-lived.
+        long_lived: Those who run without a place.
         places: The limit as it is enforced now; 0 while draining.
         learned: The limit as it was last read, without brakes.
         brake: What signals leave of it, in (0, 1].
@@ -47,9 +50,9 @@ class Places(ABC):
     """
 
     __slots__ = (
-        "_contended_until", "_extra", "_gathering", "accounts", "brake", "bypassed", "contended",
-        "drain", "draining", "entrance", "in_flight", "learned", "limit", "observe", "open",
-        "places", "telemetry",
+        "_contended_until", "_extra", "_gathering", "_running", "accounts", "brake", "bypassed",
+        "contended", "drain", "draining", "entrance", "in_flight", "learned", "limit",
+        "long_lived", "observe", "open", "places", "telemetry",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +70,8 @@ class Places(ABC):
         self._contended_until = 0.0
         self._gathering = False
         self._extra = 0.0
+        self._running: dict[Ticket, None] = {}  # who has a place, oldest first
+        self.long_lived = LongLived()
         self.brake = 1.0
         self.in_flight = 0
         self.places = self.learned = int(limit.limit)
@@ -97,6 +102,7 @@ class Places(ABC):
         ticket.state = RUNNING
         ticket.started = now
         ticket.crowd = in_flight
+        self._running[ticket] = None
         limit = self.limit
         limit.on_admit(now, in_flight)
         if limit.limit != self.learned:
@@ -109,8 +115,10 @@ class Places(ABC):
         Returns:
             False, and nothing happens, if the ticket does not run (any more).
         """
-        if ticket.state != RUNNING:
-            return False
+        try:
+            del self._running[ticket]
+        except KeyError:
+            return self._finish_long_lived(ticket, now, outcome)
         ticket.state = ENDED
         started = ticket.started
         held = now - started
@@ -139,14 +147,29 @@ class Places(ABC):
                 now, telemetry.held, sum(telemetry.finished.values()), self._extra
             )
             self.entrance.follow(self.places or self._braked())
+            self.look(now)
         if before >= self.open or limit.limit != self.learned:
             self._moved(now)
         return True
+
+    def running(self) -> int:
+        """Places taken, and those that the long-lived would take."""
+        return self.in_flight + self.long_lived.places
+
+    def look(self, now: float) -> None:
+        """Let the long-lived go on without their places, whenever it is time to look for them."""
+        if now >= self.long_lived.due:
+            chosen = self.long_lived.choose(self._running, self.places, self.telemetry.latency, now)
+            if chosen:
+                for ticket in chosen:
+                    self._move_out(ticket, now)
+                self._moved(now)
 
     def stalled(self, now: float, duration: float) -> None:
         """The event loop stood still for `duration` seconds until `now`."""
         self.telemetry.stalls += 1
         self.telemetry.stalled += duration
+        self.long_lived.stalled(now, duration)
         self.limit.on_stall(now, duration)
         self._follow_limit(now)
 
@@ -189,8 +212,51 @@ class Places(ABC):
         ticket.state = RUNNING
         ticket.started = now
         ticket.crowd = in_flight
+        self._running[ticket] = None
         self.limit.on_admit(now, in_flight)
         self._read_limit(now)
+
+    def _move_out(self, ticket: Ticket, now: float) -> None:
+        """`ticket` is long-lived: it gives its places back and runs on.
+
+        What it has shown is heard now: an answer that began took as long as it took, and one
+        that did not teaches nothing.
+        """
+        del self._running[ticket]
+        self.long_lived.take(ticket)
+        places, started = ticket.places, ticket.started
+        held = now - started
+        telemetry = self.telemetry
+        self.in_flight -= places
+        telemetry.started -= started * places
+        telemetry.held += held * places
+        self._extra += held * (places - 1)
+        if now > ticket.deadline:
+            telemetry.wasted += held * places
+        if ticket.note is not None:
+            self.accounts.moved_out(ticket.note, held, now)
+        answered = ticket.answered_at
+        self.limit.on_finish(
+            now,
+            answered - started if answered else held,
+            ticket.crowd,
+            _SUCCESS if answered else _IGNORED,
+            held,
+        )
+
+    def _finish_long_lived(self, ticket: Ticket, now: float, outcome: Outcome) -> bool:
+        """One that ran without a place has ended, unless it did not run (any more)."""
+        if not self.long_lived.leave(ticket):
+            return False
+        ticket.state = ENDED
+        if now > ticket.deadline and outcome is _SUCCESS:
+            outcome = Outcome.OVERLOAD
+        telemetry = self.telemetry
+        telemetry.finished[outcome] += 1
+        telemetry.latency.add(max(0.0, (ticket.answered_at or now) - ticket.started))
+        if ticket.note is not None:
+            self.accounts.ended(ticket.note, 0.0, now)
+        return True
 
     def _settle_note(self, ticket: Ticket, note: Note, held: float, now: float) -> None:
         """What a request with a note leaves behind, beyond what every request does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -36,7 +37,14 @@ _INITIAL = 20
 
 
 # What would shadow a setting of its own if it stood among the options.
-_NOT_OPTIONS = ("algorithm", "initial", "max", "max_share", "min", "mode", "options")
+_NOT_OPTIONS = (
+    "algorithm", "initial", "long_lived", "max", "max_long_lived", "max_share", "min", "mode",
+    "options",
+)  # fmt: skip
+
+# A few seconds: longer than any answer that is worked on in a service whose requests take
+# milliseconds, short enough that those who stay cost few places.
+_LONG_LIVED = 5.0
 
 # A million slots in a row are 8 MB of table; 1,024 tell a thousand clients apart.
 _MOST_SLOTS = 1 << 20
@@ -88,6 +96,12 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         options: Further keyword arguments of the algorithm.
         max_share: The share of the places that one client may hold or wait for, in (0, 1];
             None for no such bound. Requests without a client are not bounded.
+        long_lived: Seconds after which a request whose answer has begun runs on without its
+            place, in a pool beside the limit; also one that has not answered, while most
+            others are quick (see `loadgate.long_lived`). `auto`: 5 for `adaptive`, never for
+            the other algorithms, which count as published. `never` for never.
+        max_long_lived: Places that pool has; None for as many as leave `max` in all. Whoever
+            finds it full stays where it is.
     """
 
     algorithm: str = "adaptive"
@@ -98,6 +112,8 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     mode: Mode = "enforce"
     options: dict[str, Any] = {}  # msgspec copies it for each instance
     max_share: float | None = None
+    long_lived: float | Literal["auto", "never"] = "auto"
+    max_long_lived: int | None = None
 
     def __post_init__(self) -> None:
         _text("algorithm", self.algorithm)
@@ -107,6 +123,12 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         _one_of("mode", self.mode, _MODES)
         if self.max_share is not None:
             real("max_share", self.max_share, 1e-6, 1.0)
+        if isinstance(self.long_lived, str):
+            _one_of("long_lived", self.long_lived, ("auto", "never"))
+        else:
+            real("long_lived", self.long_lived, 0.1, 3600.0)
+        if self.max_long_lived is not None:
+            whole("max_long_lived", self.max_long_lived, 0, limits.HIGHEST)
         _named("options", self.options)
         for name in self.options:
             twice = name == "latency_target" and self.latency_target is not None
@@ -116,6 +138,15 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
                     f"{shown(self.options[name])} is no option; {name} stands beside the options",
                 )
         self.create()
+
+    def pool(self) -> tuple[float, int | None, int]:
+        """What the pool of the long-lived is made from: seconds, its places, places in all."""
+        after = self.long_lived
+        if self.mode == "off" or after == "never":
+            after = inf
+        elif after == "auto":
+            after = _LONG_LIVED if self.algorithm == "adaptive" else inf
+        return after, self.max_long_lived, self.max
 
     def create(self, initial: int | None = None) -> limits.Limit:
         """Make the limit that these settings describe.

@@ -18,6 +18,7 @@ def take_snapshot(controller: AdmissionController) -> Snapshot:
     # after the clock, because a counter that says too much falls back the next time.
     now = controller.clock()
     in_flight, held, started = admission.in_flight, telemetry.held, telemetry.started
+    long_lived = admission.long_lived.places
     waiting = admission.room.depth
     rates, store = controller.all_rates, controller.shared
     stored = store.stats() if store is not None else None
@@ -29,6 +30,7 @@ def take_snapshot(controller: AdmissionController) -> Snapshot:
         at=now,
         limit=limit,
         in_flight=in_flight,
+        long_lived=long_lived,
         waiting=waiting,
         arrived=admitted + refused + telemetry.left + waiting,
         admitted=admitted,

@@ -274,7 +274,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         name: The controller's name.
         at: Monotonic seconds of the reading.
         limit: Requests that may run at once.
-        in_flight: Requests running.
+        in_flight: Requests running under the limit.
+        long_lived: Requests that run on beside the limit, without a place.
         waiting: Requests in the queue.
         arrived: Requests that asked, since the start.
         admitted: Requests that got a place, since the start.
@@ -362,3 +363,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     signals: dict[str, BrakeLook] = {}  # msgspec copies it for each instance
     memory_used: int = 0
     memory_bound: int = 0
+    long_lived: int = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.overload import main, mean, report
-from bench.overload_cases import CASES, Row, five_classes, greedy_tenant, priorities
+from bench.overload_cases import CASES, Row, five_classes, greedy_tenant, long_polls, priorities
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,12 @@ def test_one_greedy_tenant_costs_the_others_nothing() -> None:
 def test_no_lower_class_is_served_while_a_higher_one_is_refused_for_the_queue() -> None:
     rows = {row.what: row for row in priorities(4)}
     assert rows["priority inversions"].value == 0.0
+
+
+@pytest.mark.parametrize("seed", [3, 5])  # without a pool beside the limit, polls take every place
+def test_long_polls_do_not_make_others_be_refused(seed: int) -> None:
+    rows = list(long_polls(seed))
+    assert all(row.holds for row in rows), report(rows)
 
 
 def test_the_report_says_what_fails() -> None:

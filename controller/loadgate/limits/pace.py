@@ -35,6 +35,8 @@ DAMPING: Final = 0.4
 STRANGE: Final = 0.3
 # Share of the time integral up to which requests that teach nothing are just subtracted.
 SUBTRACTED: Final = 0.25
+# That share is averaged over some ten windows: of long-lived requests one ends now and then.
+APART_WEIGHT: Final = 0.1
 # A window in which so many per completion came to be in flight is one of a rising level.
 RISING: Final = 0.3
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
@@ -82,6 +84,7 @@ class Paced:
     """
 
     __slots__ = (
+        "_apart",
         "_area_stalled",
         "_completed",
         "_crowd",
@@ -123,6 +126,7 @@ class Paced:
         self.max = max
         self._latency = 0.0  # smoothed mean latency, 0.0 while unknown
         self._span = FIRST_LATENCY  # mean latency of the last window: the length of a ramp
+        self._apart = 0.0  # share of the time integral held by what teaches nothing, smoothed
         self._occupied = 1.0  # seconds a place is held, in latencies
         self._queued = True  # those who find no place may wait
         self._steady = True  # the window is no probe, so it counts for the smoothed latency
@@ -317,8 +321,11 @@ class Paced:
         turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
         occupied = area / turnover
         latency = occupied - self._other / turnover
-        if self._other > SUBTRACTED * area:
-            # Mostly places held longer than latency lasts, or by requests that teach nothing.
+        share = min(self._other / area, 1.0) if area > 0.0 else 0.0
+        self._apart += APART_WEIGHT * (share - self._apart)
+        if max(share, self._apart) > SUBTRACTED:
+            # Mostly places held longer than latency lasts, or by requests that teach nothing. Not
+            # every window sees one of these end, but all of them see them hold their places.
             latency = min(occupied, self._spent / completed)
         if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
             self._settle(now, 0.0)
