@@ -265,6 +265,19 @@ class SharedRates(Protocol):
         """The decision that `ask` could not give at once, within the budget whatever happens."""
         ...
 
+    @property
+    def immediate(self) -> bool:
+        """Whether `hurry` decides as exactly as `answer`: no rate has to be asked about."""
+        ...
+
+    def hurry(self, pending: Any) -> Charge | Refuse:
+        """The decision that `ask` could not give at once, for a request that cannot wait.
+
+        What this process has leased decides, and the overdraft. If that is not enough the request
+        is refused, and may come again once the store has answered.
+        """
+        ...
+
     def abandon(self, pending: Any) -> None:
         """Nobody waits for the answer any more; what it charges is given back."""
         ...

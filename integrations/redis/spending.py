@@ -54,6 +54,15 @@ def nothing_left(lacking: Leased, question: Question, now: float) -> Refuse | No
     return refused(share, quota)
 
 
+def not_yet(lacking: Leased, question: Question, now: float, budget: float) -> Refuse:
+    """The refusal of a request that cannot wait: in `budget` seconds the store has answered."""
+    share, subject, lease, _ = lacking
+    assert share.leases is not None
+    quota = share.leases.quota(subject, lease, question.cost, now, allowed=False)
+    share.member.refused += 1
+    return refused(share, msgspec.structs.replace(quota, retry_after=budget))
+
+
 def lease_more(lacking: Leased, now: float) -> Ask | None:
     """The question for more that is under way, or a new one; None without the store."""
     share, subject, lease, units = lacking

@@ -39,6 +39,7 @@ from loadgate.integrations.redis.shares import ENFORCE, LOOK, OBSERVE, Share
 from loadgate.integrations.redis.spending import (
     gather,
     lease_more,
+    not_yet,
     nothing_left,
     spend,
     unspend,
@@ -409,6 +410,25 @@ class RedisStore:
                 share.leases.quota(subject, lease, question.cost, question.asked, allowed=True)
             )
         return Charge(tuple(quotas), "store" if question.parts else "lease", question)
+
+    @property
+    def immediate(self) -> bool:
+        """Whether every rate is decided in memory; see `SharedRates.immediate`."""
+        return all(share.leases is not None for share in self._active)
+
+    def hurry(self, question: Question) -> Charge | Refuse:
+        """The decision without waiting for the store; see `SharedRates.hurry`."""
+        now = time.monotonic()
+        lacking = spend(question, now) if question.local and not question.spent else None
+        if lacking is not None:
+            question.decided = False
+            self._decisions["lease"] += 1
+            return not_yet(lacking, question, now, self._store.budget)
+        if not question.entries:
+            return self._decide(question)
+        for ask, _ in question.parts:  # there was no room for another lease
+            ask.give_up("timeout")
+        return self._fall_back(question, self._clock())
 
     def abandon(self, question: Question) -> None:
         """Nobody waits any more; what was charged, or still is, goes back."""

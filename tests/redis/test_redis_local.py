@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import anyio
 import pytest
 
 from loadgate import AdmissionController, Concurrency, Overloaded, Queue, Rate, RateLimited
+from loadgate.integrations.redis import RedisStore
 from tests.redis.servers import Server
-from tests.redis.shared_policy import several, shared, until
+from tests.redis.shared_policy import PATIENT, several, shared, until
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +173,37 @@ async def test_a_store_that_dies_ends_the_leases_and_the_policy_takes_over() -> 
             server.start()
             await until("the recovery", lambda: controller.snapshot().store.connected)
             assert await admitted(controller, "b", 3) == 3
+
+
+async def test_a_request_that_cannot_wait_spends_what_is_leased(server: Server) -> None:
+    async with AdmissionController(shared(server.url, "5/hour", mode="local")) as controller:
+        with (
+            pytest.raises(RateLimited) as caught,
+            controller.try_admit(client="a"),  # nothing is leased yet
+        ):
+            pass
+        assert caught.value.retry_after == pytest.approx(PATIENT)
+        store = controller.shared
+        assert isinstance(store, RedisStore)
+        await until("the lease", lambda: store.stats().asked > 0 and not store.stats().waiting)
+        admitted = 0
+        for _ in range(20):
+            try:
+                with controller.try_admit(client="a"):
+                    admitted += 1
+            except RateLimited:
+                await anyio.sleep(0.01)
+        async with AdmissionController(controller.policy) as other:
+            for _ in range(6):
+                with contextlib.suppress(RateLimited):
+                    async with other.admit(client="a"):
+                        admitted += 1
+        assert admitted == 5  # all together, exactly
+
+
+async def test_an_overdraft_lets_the_first_request_through_at_once(server: Server) -> None:
+    policy = shared(server.url, "100/second", mode="local", overdraft=1.0)
+    async with AdmissionController(policy) as controller:
+        with controller.try_admit(client="a") as permit:
+            assert permit.charge is not None
+            assert permit.charge.source == "lease"
