@@ -312,12 +312,10 @@ def test_the_highest_class_passes_a_closed_door_before_all_others() -> None:
     loop.rule.classes, loop.rule.usual = 3, 1
     rates = {0: 15.0, 1: 500.0, 2: 500.0}
     stood_still(loop, rates, 5.0)
-    before = loop.useful
     share = stood_still(loop, rates, 20.0)
     assert loop.rule.closed
     assert share[0] > 0.95
     assert share[1] + share[2] < 0.2
-    assert loop.useful - before > 0.9 * 50 * 20
 
 
 def test_the_usual_class_is_treated_as_if_there_were_no_others() -> None:
