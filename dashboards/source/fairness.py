@@ -144,7 +144,7 @@ PANELS: list[Placed | Row] = [
         "Who is refused most?",
         "Refusals of the last 5 to 10 minutes by client, as keyed hashes (the log has the same "
         "ones), as far as they are known: a sample in bounded memory. Only where it was asked for "
-        "(Witness(top=10)); without it this is empty.",
+        "(loadgate serve --top-clients 10, Witness(top=10)); without it this is empty.",
         "short",
         Query(
             f"topk($topk, sum by (client) (loadgate_top_refused{{{SEL}}}))",

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -24,6 +24,9 @@ from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
 from loadgate.integrations.cli.words import KEYS, describe, untold
 from loadgate.policy import Policy
+
+if TYPE_CHECKING:
+    from loadgate.integrations.identity import KeyHasher
 
 # Seconds beyond the graceful timeout after which workers that do not end are killed; they give
 # themselves less.
@@ -218,6 +221,24 @@ def serve(
     log_refusals: Annotated[
         bool, typer.Option(help="Log refusals with their reasons, a few each second at most.")
     ] = True,
+    top_clients: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=20,
+            help="Clients refused most that the metrics tell apart, by their hashes.",
+        ),
+    ] = 0,
+    client_secret: Annotated[
+        str,
+        typer.Option(
+            metavar="SECRET",
+            envvar="LOADGATE_CLIENT_SECRET",
+            help="Makes the hashes of clients; the same in all processes. Default: that of the "
+            "policy's store, else one that each process draws.",
+            show_default=False,
+        ),
+    ] = "",
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write every request to stdout.")
     ] = False,
@@ -259,7 +280,12 @@ def serve(
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
         if priority:
             layer["priority"] = PathClasses.read(priority, rules.priorities)
-        layer["log"] = witness = Witness(logs=log_refusals, explained=True)
+        layer["log"] = witness = Witness(
+            logs=log_refusals,
+            explained=True,
+            top=top_clients,
+            hasher=_hasher(rules, client_secret),
+        )
         listener = sockets.enter_context(bind(bind_) if worker is None else worker.socket())
         ops_listener = None
         if worker is not None:
@@ -389,6 +415,19 @@ def _layer(
     return {
         "identify": Address(trusted=trusted, header=header.value if trusted else None, keys=keys)
     }
+
+
+def _hasher(policy: Policy, secret: str) -> KeyHasher | None:
+    """What makes the hashes of clients, None for a secret that this process draws."""
+    from loadgate.integrations.identity import KeyHasher
+    from loadgate.shared import resolve
+
+    if not secret and policy.store is not None:
+        secret = resolve(policy.store.secret, "store.secret")
+    try:
+        return KeyHasher(secret.encode()) if secret else None
+    except ValueError as error:
+        raise ValueError(f"--client-{error}") from None
 
 
 def _log_to_stderr() -> None:

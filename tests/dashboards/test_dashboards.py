@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -89,10 +90,10 @@ def test_a_controller_with_all_there_is_has_250_series_at_most() -> None:
 def test_a_metric_that_was_renamed_is_found_from_both_sides() -> None:
     names = set(exported()) - {"loadgate_in_flight_peak"} | {"loadgate_most_in_flight"}
     assert "loadgate_most_in_flight is shown nowhere" in metric_problems(names, used())
-    found = problems(boards()["loadgate-tuning"], names)
-    assert found == [
-        "loadgate-tuning: 'How full is it?' D: loadgate_in_flight_peak is not exported"
-    ]
+    (found,) = problems(boards()["loadgate-tuning"], names)
+    assert re.fullmatch(
+        r"loadgate-tuning: 'How full is it\?' \w: loadgate_in_flight_peak is not exported", found
+    )
 
 
 def _break(change: Callable[[Board], Any]) -> list[str]:

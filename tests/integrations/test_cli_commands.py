@@ -395,3 +395,13 @@ def test_a_missing_module_is_named_with_its_extra(capsys: pytest.CaptureFixture[
 
 def _app_directory() -> Path:
     return Path(__file__).parent / "apps"
+
+
+def test_a_secret_that_could_be_guessed_is_one_line(
+    name: str, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADGATE_CLIENT_SECRET", "short")
+    (tmp_path / f"{name}.py").write_text("async def app(scope, receive, send): ...")
+    said = run("serve", f"{name}:app", "--bind", "127.0.0.1:0", "--metrics-bind", "none")
+    assert said.code == 2
+    assert said.err == "loadgate: --client-secret: 5 bytes, at least 16 are needed\n"

@@ -16,6 +16,7 @@ import pytest
 
 from loadgate.integrations.cli.watch import address_of
 from loadgate.integrations.console.status import Status
+from loadgate.integrations.identity import KeyHasher
 from tests.integrations.served import PATIENCE, ROOT, Served
 from tests.observability.prometheus import Prometheus, running
 
@@ -46,6 +47,7 @@ initial = 2
 max_wait = 0.05
 max_queue = 4
 """
+SECRET = "a secret of the tests only"
 # Far more than may pass, from so many at once that two places and a short queue never suffice:
 # a slow machine sees the same three kinds of answers as a fast one.
 WANTED = 300
@@ -55,7 +57,8 @@ WANTED = 300
 def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "policy.toml").write_text(POLICY)
-    with Served(folder, "--policy", "policy.toml", "--door", "off", app=APP) as served:
+    options = ("--policy", "policy.toml", "--door", "off", "--top-clients", "3")
+    with Served(folder, *options, "--client-secret", SECRET, app=APP) as served:
         yield served
 
 
@@ -132,6 +135,17 @@ def test_the_live_view_counts_the_same_and_explains(
     assert len(reasons) >= 2
     assert all(len(one.explanation) > 40 for one in status.sightings)
     assert status.top_share == 1.0  # there is only one client
+
+
+def test_the_greedy_client_is_named_by_a_hash_that_its_operator_can_compute(
+    prometheus: Prometheus, served: Served, statuses: dict[int, int]
+) -> None:
+    name = KeyHasher(SECRET.encode())("127.0.0.1")[:12]
+    found = by(prometheus.instant("loadgate_top_refused", time.time()), "client")
+    assert found == {(name,): statuses[429] + statuses[503], ("other",): 0}
+    status = msgspec.json.decode(httpx.get(f"{served.ops}/live.json").content, type=Status)
+    assert {one.client for one in status.sightings} == {name}
+    assert f"client=client:{name}" in served.log()
 
 
 def test_prometheus_is_content_with_the_target_and_the_rules(prometheus: Prometheus) -> None:
