@@ -60,6 +60,7 @@ class Look(NamedTuple):
 _GAUGES = (
     ("limit", "limit", "Requests that may run at once."),
     ("in_flight", "in_flight", "Requests that run."),
+    ("long_lived", "long_lived", "Requests that run on beside the limit, without a place."),
     ("in_flight_peak", "peak", "The most requests that ran at once in the last 1 to 2 minutes."),
     ("waiting", "waiting", "Requests in the queue."),
     ("max_queue", "max_queue", "Waiters up to which everyone may wait, now."),

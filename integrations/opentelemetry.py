@@ -57,6 +57,7 @@ _COUNTS: Final = {
     "requests": "{request}",
     "class_requests": "{request}",
     "in_flight": "{request}",
+    "long_lived": "{request}",
     "waiting": "{request}",
     "limit": "{request}",
 }

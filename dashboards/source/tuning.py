@@ -51,11 +51,12 @@ PANELS: list[Placed | Row] = [
         "and those that waited; and the most that ran at once. In flight along the limit while "
         "latency stays flat: the limit is too low. A limit far above in flight: nothing holds it, "
         "it must not keep growing. In flight may exceed a limit that has just fallen: running "
-        "work is not killed.",
+        "work is not killed. Long-lived requests run on beside the limit.",
         "short",
         Query(rate("limit_seconds_total"), "limit"),
         Query(rate("in_flight_seconds_total"), "in flight"),
         Query(rate("waiting_seconds_total"), "waiting"),
+        Query(f"sum(loadgate_long_lived{{{SEL}}})", "long-lived"),
         Query(f"sum(loadgate_in_flight_peak{{{SEL}}})", "most at once"),
         colors={"limit": LIMIT, "in flight": ADMITTED, "waiting": WAITING, "most at once": QUIET},
         steps=["limit", "most at once"],

@@ -208,7 +208,7 @@ class Process:
                     self._end_at_once(signal.Signals(number))
 
     def _end_at_once(self, second: signal.Signals) -> None:
-        left = self._controller.snapshot().in_flight
+        left = self._controller.admission.running()
         log.warning("a second signal: ending at once; %d running are dropped", left)
         # What a shell says of a program that a signal has ended.
         self._code = 128 + second
@@ -233,10 +233,10 @@ class Process:
         look = self._controller.snapshot()
         log.info(
             "%s: draining for up to %g s; %d running, %d waiting",
-            why, graceful, look.in_flight, look.waiting,
+            why, graceful, look.in_flight + look.long_lived, look.waiting,
         )  # fmt: skip
         if not await self._controller.drain(graceful):
-            left = self._controller.snapshot().in_flight
+            left = self._controller.admission.running()
             log.warning("%d still running after %g s are cancelled", left, graceful)
         spent = anyio.current_time() - began
         self._config.graceful_timeout = max(_LAST_WORDS, graceful - spent)
