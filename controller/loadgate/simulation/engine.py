@@ -95,6 +95,11 @@ class Engine:
         self.held = 0.0
         self.wasted = 0.0
         self.now = 0.0
+        self._clients = workload.clients
+        self._client_of = workload.client
+        self._sizes = workload.sizes
+        self._first_sizes = workload.sizes[0]
+        self._budgeted = any(client.budget < inf for client in workload.clients)
         self._draw = gate_dice.random
         self._client_draw = client_dice.random
         self._rates = rates
@@ -131,8 +136,9 @@ class Engine:
         """Let everything happen that happens up to `until` (default: to the very end)."""
         events, waits, cores, work = self._events, self._waits, self._cores, self.workload
         times = [*work.times.tolist(), inf]
-        clients, sizes = work.clients, work.sizes
-        client_of, keys, draw = work.client, work.keys, self._draw
+        levels = [client.level for client in work.clients]
+        timeouts = [client.timeout for client in work.clients]
+        sizes, client_of, keys, draw = self._first_sizes, self._client_of, work.keys, self._draw
         admission, start, join = self.admission, self.admission.start, self.admission.join
         enter = self._enter
         plain = self._plain
@@ -164,18 +170,18 @@ class Engine:
                 if request.index >= 0:
                     self._advance(request, now)
             elif arrives:
-                client = clients[client_of[index]]
-                request = Request(client.level)
+                which = client_of[index]
+                request = Request(levels[which])
                 request.index = index
                 if keys is not None:
                     request.client = keys[index]
                 self.attempts += 1
-                if client.timeout < inf:
-                    self._push(due + client.timeout, _TIMEOUT, request)
+                if timeouts[which] < inf:
+                    self._push(due + timeouts[which], _TIMEOUT, request)
                 if not plain:
                     self._arrive(request, now, due)
                 elif start(request, now):
-                    enter(request, now, sizes[0][index])
+                    enter(request, now, sizes[index])
                 else:
                     decision = join(request, now, draw())
                     if admission.ended_waits:
@@ -183,7 +189,7 @@ class Engine:
                     if type(decision) is Wait:
                         self._expect(decision.until, request)
                     elif decision is ADMIT:
-                        enter(request, now, sizes[0][index])
+                        enter(request, now, sizes[index])
                     else:
                         self._refused(request, now)
                 index += 1
@@ -238,7 +244,7 @@ class Engine:
         if self.workload.keys is not None:
             request.client = self.workload.keys[index]
         if self._rates is not None:
-            client = self.workload.clients[self.workload.client[index]]
+            client = self._clients[self._client_of[index]]
             charged = self._rates.charge(request.client, client.cost, now)
             if isinstance(charged, Refuse):
                 request.state = ENDED
@@ -250,7 +256,7 @@ class Engine:
         if admission.ended_waits:
             self._wake(now)
         if decision is ADMIT:
-            self._enter(request, now, self.workload.sizes[0][index])
+            self._enter(request, now, self._first_sizes[index])
         elif type(decision) is Wait:
             self._expect(decision.until, request)
         else:
@@ -275,7 +281,7 @@ class Engine:
         stage = request.stage + 1
         if stage < len(self.stages):
             request.stage = stage
-            self._enter(request, now, self.workload.sizes[stage][request.index])
+            self._enter(request, now, self._sizes[stage][request.index])
             return
         admission = self.admission
         if self._plain:
@@ -290,10 +296,11 @@ class Engine:
             self.verdict[index] = SERVED
             self.ended[index] = now
             self.wait[index] = request.wait
-            which = self.workload.client[index]
-            client = self.workload.clients[which]
-            if client.budget < inf:
-                self._budgets[which] = min(self._budgets[which] + client.budget, _BUDGET_CAP)
+            if self._budgeted:
+                which = self._client_of[index]
+                budget = self._clients[which].budget
+                if budget < inf:
+                    self._budgets[which] = min(self._budgets[which] + budget, _BUDGET_CAP)
         if admission.ended_waits:
             self._wake(now)
 
@@ -318,7 +325,7 @@ class Engine:
             woken, ended[:] = ended[:], []
             for request in cast("list[Request]", woken):
                 if request.state == RUNNING:
-                    self._enter(request, now, self.workload.sizes[0][request.index])
+                    self._enter(request, now, self._first_sizes[request.index])
                 else:
                     self._not_admitted(request, now)
 
@@ -345,7 +352,7 @@ class Engine:
         index = request.index
         refusal = request.refusal
         assert refusal is not None
-        which = self.workload.client[index]
+        which = self._client_of[index]
         reasons, reason = self.refusals[which], refusal.reason
         reasons[reason] = reasons.get(reason, 0) + 1
         self.why[index] = reason
@@ -353,7 +360,7 @@ class Engine:
             self._refuser.enter(now, self._refusal_work, self._nobody)
         if request.unheard or self.verdict[index] != UNFINISHED:
             return
-        client = self.workload.clients[which]
+        client = self._clients[which]
         request.unheard = True
         if client.retries and self._try_again(request, client, now, refusal.retry_after):
             return
@@ -366,7 +373,7 @@ class Engine:
         if request.unheard or self.verdict[index] != UNFINISHED:
             return
         request.unheard = True
-        client = self.workload.clients[self.workload.client[index]]
+        client = self._clients[self._client_of[index]]
         if client.cancels:
             self._cancel(request, now)
         if client.retries and self._try_again(request, client, now, 0.0):
@@ -397,7 +404,7 @@ class Engine:
         if attempt > client.retries:
             return False
         if client.budget < inf:
-            which = self.workload.client[request.index]
+            which = self._client_of[request.index]
             if self._budgets[which] < 1.0:
                 return False
             self._budgets[which] -= 1.0
@@ -415,7 +422,7 @@ class Engine:
 
     def _retry(self, request: Request, now: float) -> None:
         self.attempts += 1
-        client = self.workload.clients[self.workload.client[request.index]]
+        client = self._clients[self._client_of[request.index]]
         if client.timeout < inf:
             self._push(now + client.timeout, _TIMEOUT, request)
         self._arrive(request, now, now)
