@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
-from loadgate import AdmissionController, Concurrency, Policy, Queue
-from loadgate.decisions import Refuse
+from loadgate import AdmissionController, Concurrency, Overloaded, Policy, Queue
+from loadgate.decisions import Reason, Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.door import Door
@@ -128,3 +129,32 @@ async def test_the_layer_takes_them_as_its_priority() -> None:
         }
         await layer(scope, nothing, nothing)
     assert list(gate.telemetry.admitted[:3]) == [2, 1, 0]
+
+
+@pytest.mark.anyio
+async def test_a_late_loop_refuses_the_highest_class_last() -> None:
+    now = [100.0]
+    gate = AdmissionController(
+        Policy(concurrency=Concurrency("fixed", initial=10)), clock=lambda: now[0]
+    )
+    refused: list[str] = []
+
+    async def another(priority: str) -> None:
+        try:
+            async with gate.admit(priority=priority):
+                pass
+        except Overloaded as error:
+            if error.reason is Reason.LOOP_LAG:  # the limit is braked as well
+                refused.append(priority)
+
+    async with gate.admit(), anyio.create_task_group() as tasks:
+        for _ in range(20):
+            now[0] += 0.15  # later than allowed, but not twice
+            tasks.start_soon(another, "default")
+            tasks.start_soon(another, "critical")
+            seen = gate.watch.last
+            while gate.watch.last == seen:  # noqa: ASYNC110  # the tick comes, in real time
+                await anyio.sleep(0.001)
+    # Whether the tick or the tasks come first is the loop's affair.
+    assert refused.count("default") > 5
+    assert refused.count("critical") == 0
