@@ -6,6 +6,9 @@ arrivals it removes, so an arrival costs the same on average whoever attacks, an
 whose share is above 1 / (counters + 1) is always among those kept. Beyond the paper: two
 summaries, for the current stretch of time and for the one before, so that what is over is
 forgotten.
+
+One thread adds; others may read (a scrape in a thread of its own): reading changes nothing, and
+takes its copies in one step each.
 """
 
 from __future__ import annotations
@@ -63,18 +66,24 @@ class Frequent(Generic[K]):
 
         The true count is higher by at most `total / counters`.
         """
-        if now >= self._until:
-            self._turn(now)
-        both = dict(self._before)
-        for key, count in self._now.items():
+        before, counts, _ = self._seen(now)
+        both = dict(before)
+        for key, count in dict(counts).items():
             both[key] = both.get(key, 0) + count
         return dict(sorted(both.items(), key=lambda item: -item[1]))
 
     def total(self, now: float) -> int:
         """All that was counted in the time that `counts` looks at."""
-        if now >= self._until:
-            self._turn(now)
-        return self._total + self._total_before
+        *_, total = self._seen(now)
+        return total
+
+    def _seen(self, now: float) -> tuple[dict[K, int], dict[K, int], int]:
+        """The counts of the stretch before and of this one, and all of both."""
+        if now < self._until:
+            return self._before, self._now, self._total_before + self._total
+        if now - self._until < self._stretch:  # nothing was added since it was over
+            return self._now, {}, self._total
+        return {}, {}, 0
 
     def _turn(self, now: float) -> None:
         """Begin another stretch; what is more than one of them ago is forgotten."""

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import isfinite
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -141,6 +142,8 @@ class Witness(DecisionLog):
         self._frequent = Frequent[str | bytes]()
         self._listed: set[str | bytes] = set()
         self._joined: deque[float] = deque()
+        # Two who scrape at once, in threads of their own, must not both change the list.
+        self._choosing = Lock()
         self.refused_examples: dict[Reason, Example] = {}
         self.slow_examples: dict[int, Example] = {}
 
@@ -198,7 +201,7 @@ class Witness(DecisionLog):
     def sightings(self, most: int = 20) -> list[Sighting]:
         """The last refusals, the newest first, a few of each reason."""
         seen = sorted(
-            (one for kept in self._last.values() for one in kept),
+            (one for kept in self._last.values() for one in tuple(kept)),
             key=lambda one: one.at,
             reverse=True,
         )
@@ -207,7 +210,8 @@ class Witness(DecisionLog):
     def top_share(self, now: float) -> float:
         """The share of the refusals of the last 5 to 10 minutes that hit one client, 0 to 1."""
         counts = self._frequent.counts(now)
-        return max(counts.values(), default=0) / max(1, self._frequent.total(now))
+        # Another thread may look between two numbers that change together.
+        return min(1.0, max(counts.values(), default=0) / max(1, self._frequent.total(now)))
 
     def clients(self, now: float) -> int:
         """Clients refused in the last 5 to 10 minutes; above 256 only the frequent are told."""
@@ -221,6 +225,10 @@ class Witness(DecisionLog):
         """
         if not self._top:
             return {}
+        with self._choosing:
+            return self._chosen(now)
+
+    def _chosen(self, now: float) -> dict[str, int]:
         counts = self._frequent.counts(now)
         listed = self._listed
         while self._joined and now - self._joined[0] >= SETTLE:
@@ -238,7 +246,7 @@ class Witness(DecisionLog):
             listed.add(key)
             self._joined.append(now)
         shown = {self._name(key): counts.get(key, 0) for key in listed}
-        shown[OTHER] = self._frequent.total(now) - sum(shown.values())
+        shown[OTHER] = max(0, self._frequent.total(now) - sum(shown.values()))
         return shown
 
     def _shown(self, one: Seen) -> Sighting:

@@ -102,12 +102,15 @@ def look(address: str, token: str = "") -> Status:
         reason = getattr(error, "reason", error)
         raise LookError(str(reason) or type(reason).__name__) from None
     try:
-        return msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
         _must_be_operators(address)
+        status = None
+    if status is None or status.format != FORMAT:
         raise LookError(
             f"what it says is not of format {FORMAT}: is it another version of loadgate?"
-        ) from None
+        )
+    return status
 
 
 def _must_be_operators(address: str) -> None:

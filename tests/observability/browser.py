@@ -31,7 +31,7 @@ _INSTALLED: Final = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS: Final = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--remote-debugging-pipe",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 _ADVICE: Final = (
     "The live page is tested in Chromium. It is unpacked from Debian's package 'chromium' "

@@ -14,8 +14,8 @@ import httpx
 import msgspec
 import pytest
 
-from loadgate.integrations.cli.watch import address_of
-from loadgate.integrations.console.status import Status
+from loadgate.integrations.cli.watch import LookError, address_of, look
+from loadgate.integrations.console.status import FORMAT, Status
 from loadgate.integrations.identity import KeyHasher
 from tests.integrations.served import PATIENCE, ROOT, Served
 from tests.observability.prometheus import Prometheus, running
@@ -202,6 +202,16 @@ def test_the_port_of_the_app_is_told_from_that_of_operators(served: Served) -> N
     assert done.returncode == 1
     assert "that is the app's port; watch the metrics port" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_process_of_a_later_format_is_not_misread(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = address_of(served.ops)
+    assert look(address).format == FORMAT
+    monkeypatch.setattr("loadgate.integrations.cli.watch.FORMAT", FORMAT + 1)
+    with pytest.raises(LookError, match=f"not of format {FORMAT + 1}"):
+        look(address)
 
 
 def test_a_process_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from loadgate import (
     AdmissionController,
@@ -21,6 +23,7 @@ from loadgate import (
 from loadgate.decisions import Refuse, Stage
 from loadgate.integrations import witness as module
 from loadgate.integrations.asgi import AdmissionMiddleware
+from loadgate.integrations.console.status import status_of
 from loadgate.integrations.decision_timer import DecisionTimer
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage
 from loadgate.integrations.witness import Witness
@@ -258,3 +261,51 @@ async def test_slow_requests_of_a_controller_are_examples_without_a_layer(trace:
         async with controller.admit():
             clock.advance(20.0)
     assert len(witness.slow_examples) == 2, "another policy does not forget who watches"
+
+
+def test_a_scrape_in_another_thread_disturbs_nothing_and_is_not_disturbed() -> None:
+    controller = AdmissionController()
+    witness = Witness(logs=False, top=5)
+    registry = CollectorRegistry()
+    registry.register(LoadgateCollector(controller, witness=witness))
+    over = threading.Event()
+    troubles: list[BaseException] = []
+    looks = 0
+
+    def scrape() -> None:
+        nonlocal looks
+        try:
+            while not over.is_set():
+                assert generate_latest(registry)
+                share = status_of(controller, witness).top_share
+                assert 0.0 <= share <= 1.0
+                looks += 1
+        except BaseException as error:  # it is looked at below
+            troubles.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
+    threads = [threading.Thread(target=scrape) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        count = 0
+        while looks < 40 and not troubles:
+            # More clients than are told apart, in a time that runs fast.
+            witness.refused(RATE, f"client-{count % 700}", 429, count / 15)
+            count += 1
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert troubles == []
+
+
+def test_what_is_over_is_forgotten_though_nobody_is_refused_any_more() -> None:
+    witness = Witness(logs=False)
+    refuse(witness, "a", 5, 0.0)
+    for now, clients in ((299.0, 1), (301.0, 1), (599.0, 1), (601.0, 0), (1e6, 0)):
+        assert witness.clients(now) == clients, now
+    refuse(witness, "b", 5, 301.0)
+    assert witness.clients(301.0) == 2, "looking into the future has forgotten nothing"
