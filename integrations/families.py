@@ -340,7 +340,7 @@ def _add_histogram(
     histogram: HistogramSnapshot,
     examples: Mapping[int, Example],
 ) -> None:
-    by_edge = {_edge_above(histogram.edges, one.value): one for one in examples.values()}
+    by_edge = {_edge_above(histogram.edges, one.value): one for one in tuple(examples.values())}
     below = 0
     buckets: list[tuple[str, float, Exemplar | None]] = []
     for edge, count in zip(histogram.edges, histogram.counts, strict=False):
