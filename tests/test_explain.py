@@ -88,6 +88,14 @@ def test_a_timeout_that_is_over_has_nothing_left_to_compare() -> None:
     assert "-1" not in text
 
 
+def test_a_timeout_that_was_waited_out_says_so() -> None:
+    text = explain(Refuse(Stage.LIMIT, Reason.DEADLINE, 0.5, 0.1004, 0.1))
+    assert "it waited 0.100 s, its timeout was 0.100 s" in text
+    assert "expected" not in text
+    hopeless = explain(Refuse(Stage.SHED, Reason.DEADLINE, 0.5, 0.2, 0.1))
+    assert "0.200 s are expected, 0.100 s remained" in hopeless
+
+
 def test_the_bound_of_a_wait_is_named() -> None:
     text = explain(Refuse(Stage.LIMIT, Reason.WAIT_TIMEOUT, 0.5, 0.1, 0.1))
     assert "may wait 0.100 s (queue.max_wait;" in text

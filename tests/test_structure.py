@@ -26,7 +26,8 @@ RULES = [
             "entrance",
             "places",
             "long_lived",
-        )  # fmt: skip
+            "turns",
+        )
     ),
 ]
 
@@ -46,6 +47,7 @@ STAIRCASE = [
     {"shared", "accounts", "long_lived"},
     {"entrance"},
     {"places"},
+    {"turns"},
     {"admission", "policy", "signals", "memory", "brakes", "owner"},
     {"making"},
     {"permit", "controller", "guard", "snapshots"},

@@ -14,15 +14,14 @@ import msgspec
 
 from loadgate.accounts import CONTENDED, Accounts
 from loadgate.decisions import ADMIT, Admit, Reason, Refuse, Stage, Wait
-from loadgate.entrance import Entrance
 from loadgate.limits.base import Limit
-from loadgate.places import Places
 from loadgate.shedding.depth import DepthRule
 from loadgate.shedding.laws import Law, Survival
 from loadgate.shedding.refused_share import RefusedShare
 from loadgate.shedding.retry import RetryAfter
 from loadgate.telemetry import Telemetry
 from loadgate.ticket import ENDED, NEW, RUNNING, WAITING, Ticket
+from loadgate.turns import Turns
 from loadgate.waiting import WaitingRoom
 
 __all__ = ["ENDED", "NEW", "RUNNING", "WAITING", "Admission", "Ticket"]
@@ -35,7 +34,7 @@ _DEADLINE: Final = Reason.DEADLINE
 _FULL: Final = Reason.QUEUE_FULL
 
 
-class Admission(Places):
+class Admission(Turns):
     """Places under a moving limit, and a bounded queue in front of them.
 
     Args:
@@ -47,14 +46,9 @@ class Admission(Places):
         rule: How refusals grow with the queue, the survival rule unless given.
         accounts: Fair shares, reserves and caps; by default there are none.
         retry: When those who were refused should come back.
-
-    Attributes:
-        ended_waits: Tickets whose wait has ended (RUNNING or refused) since the caller last
-            looked. The caller takes them out and wakes whoever waits for them.
-        cap: A bound on the share of arrivals that may be refused, None for none.
     """
 
-    __slots__ = ("_retry", "cap", "ended_waits", "room")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -68,14 +62,16 @@ class Admission(Places):
         accounts: Accounts | None = None,
         retry: RetryAfter | None = None,
     ) -> None:
-        accounts = accounts if accounts is not None else Accounts()
-        law = rule if rule is not None else Survival()
-        super().__init__(limit, Entrance(depth, law, room, accounts), accounts, telemetry)
-        self.room = room
+        super().__init__(
+            limit,
+            depth,
+            room,
+            telemetry,
+            rule if rule is not None else Survival(),
+            accounts if accounts is not None else Accounts(),
+            retry if retry is not None else RetryAfter(),
+        )
         self.observe = observe
-        self._retry = retry if retry is not None else RetryAfter()
-        self.cap: RefusedShare | None = None
-        self.ended_waits: list[Ticket] = []
         self._set_open()
 
     # -- arriving ---------------------------------------------------------------------
@@ -190,42 +186,6 @@ class Admission(Places):
             return None
         return self._told(self._refuse(ticket, now, _SHED, reason, value, bound), now)
 
-    # -- leaving ----------------------------------------------------------------------
-
-    def leave(self, ticket: Ticket, now: float) -> bool:
-        """A WAITING ticket goes away by itself: it was cancelled or its client left.
-
-        Returns:
-            False, and nothing happens, if the ticket does not wait (any more); if it runs by
-            now, the caller must `finish` it.
-        """
-        if ticket.state != WAITING:
-            return False
-        self._settle_queue(now)
-        self.room.remove(ticket, ticket.level)
-        ticket.state = ENDED
-        self.telemetry.left += 1
-        if ticket.note is not None:
-            self.accounts.gone(ticket.note, now)
-        if self._gathering:
-            self._moved(now)
-        return True
-
-    def expire(self, ticket: Ticket, now: float) -> Refuse | None:
-        """End the wait of a WAITING ticket whose time is up.
-
-        Returns:
-            Why it is refused; None if it runs instead or does not wait (any more).
-        """
-        if ticket.state != WAITING:
-            return None
-        self._settle_queue(now)
-        self.room.remove(ticket, ticket.level)
-        refusal = self._too_late(ticket, now)
-        if self._gathering or self.limit.limit != self.learned:
-            self._moved(now)
-        return refusal
-
     # -- the world --------------------------------------------------------------------
 
     def change(
@@ -277,15 +237,6 @@ class Admission(Places):
         if self.draining:
             self.draining = False
             self._moved(now)
-
-    @property
-    def depth(self) -> DepthRule:
-        """How deep the queue may be."""
-        return self.entrance.depth
-
-    def thresholds(self) -> tuple[float, float]:
-        """`(max_queue, max_depth)` as they are now."""
-        return self.entrance.max_queue, self.entrance.max_depth
 
     # -- inside: in -------------------------------------------------------------------
 
@@ -345,124 +296,3 @@ class Admission(Places):
         # The wait is over before it began.
         self.ended_waits.remove(ticket)
         return ADMIT if ticket.refusal is None else ticket.refusal
-
-    def _let_through(self, ticket: Ticket, now: float) -> Admit:
-        """Enough were refused: this one runs, above the limit if need be."""
-        self.telemetry.spared += 1
-        self._run(ticket, now)
-        return ADMIT
-
-    def _may_refuse(self, now: float) -> bool:
-        telemetry = self.telemetry
-        arrived = telemetry.arrived(self.room.depth) + 1
-        return self.cap is None or self.cap.allows(now, arrived, sum(telemetry.overloaded))
-
-    # -- inside: out ------------------------------------------------------------------
-
-    def _too_late(self, ticket: Ticket, now: float, *, hopeless: bool = False) -> Refuse | None:
-        """The ticket is out of the room and its wait is over; the limit may move.
-
-        Returns:
-            Why it is refused, None if it runs instead because enough were refused.
-        """
-        waited, bound = now - ticket.arrived, ticket.until - ticket.arrived
-        self.entrance.law.waited(now, waited)
-        if hopeless:
-            expected, left = self.drain.latency, ticket.deadline - now
-            refusal = self._refuse(ticket, now, _LIMIT, _DEADLINE, expected, left)
-        elif ticket.until >= ticket.deadline:
-            refusal = self._refuse(ticket, now, _LIMIT, _DEADLINE, waited, bound)
-        elif self.cap is not None and not self._may_refuse(now):
-            self._let_through(ticket, now)
-            self.ended_waits.append(ticket)
-            return None
-        else:
-            refusal = self._refuse(ticket, now, _LIMIT, Reason.WAIT_TIMEOUT, waited, bound)
-        if self.places == self.learned:
-            self.limit.on_refuse(now)
-        return refusal
-
-    def _told(self, refusal: Refuse, now: float) -> Refuse:
-        """The limit hears that someone was turned away because the service is full.
-
-        It does not when a brake, and not the limit, has made it so.
-        """
-        limit = self.limit
-        if self.places == self.learned:
-            limit.on_refuse(now)
-        if limit.limit != self.learned:
-            self._moved(now)
-        return refusal
-
-    def _refuse(
-        self,
-        ticket: Ticket,
-        now: float,
-        stage: Stage,
-        reason: Reason,
-        observed: float,
-        bound: float,
-    ) -> Refuse:
-        ticket.state = ENDED
-        telemetry = self.telemetry
-        telemetry.refused[reason] += 1
-        telemetry.overloaded[ticket.level] += 1
-        if (note := ticket.note) is not None:
-            if note.hand is not None:
-                self._contend(now)
-            self.accounts.gone(note, now)
-        entrance = self.entrance
-        pause = self._retry.after(now, entrance.drained_in(), entrance.rate)
-        ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound)
-        return refusal
-
-    # -- inside: places ---------------------------------------------------------------
-
-    def _moved(self, now: float) -> None:
-        """Something that may let a waiter in, or shut the door, has happened."""
-        self._read_limit(now)
-        self._gathering = False
-        if self.room.depth:
-            self._settle_queue(now)
-            self._dispatch(now)
-        self._set_open()
-        self.telemetry.note_fullness(now, self.in_flight >= self.places)
-
-    def _dispatch(self, now: float) -> None:
-        """Give free places to those who are next."""
-        room, entrance = self.room, self.entrance
-        reserves = self.accounts.reserves
-        while room.depth and self.in_flight < self.places:
-            owed = reserves.next_class(room.depth_of, self.places) if reserves else None
-            ticket = room.pop(now, owed)
-            # If somebody else can still use the place it does not go to who cannot.
-            hopeless = (
-                room.depth > 0
-                and ticket.deadline != _INF
-                and now + self.drain.latency > ticket.deadline
-                and not entrance.observe
-            )
-            if hopeless or ticket.until <= now:
-                if self._too_late(ticket, now, hopeless=hopeless) is not None:
-                    self.ended_waits.append(ticket)
-                self._read_limit(now)
-            elif self._fits(ticket):
-                self._run(ticket, now)
-                self.ended_waits.append(ticket)
-            else:
-                room.put_back(ticket, ticket.level)
-                self._gathering = True
-                return
-
-    def _let_all_in(self, now: float) -> None:
-        self._settle_queue(now)
-        while (ticket := self.room.pop_any()) is not None:
-            self._run(ticket, now)
-            self.ended_waits.append(ticket)
-
-    def _settle_queue(self, now: float) -> None:
-        """Bring the integral of the waiters up to `now`, before their number changes."""
-        telemetry = self.telemetry
-        if (passed := now - telemetry.queued_at) > 0.0:
-            telemetry.queued += self.room.depth * passed
-        telemetry.queued_at = now

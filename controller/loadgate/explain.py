@@ -69,6 +69,12 @@ _TEXTS = {
 # Nothing remained, so there is no second number to compare.
 _OVER = "its own timeout was already over, so its answer would be worthless. Nothing was started."
 
+# It was there in time, but its turn did not come.
+_WAITED_OUT = (
+    "no place became free in time: it waited {observed:.3f} s, its timeout was {bound:.3f} s. "
+    "Nothing was started."
+)
+
 # A client may hold a share of the places; this one has another setting.
 _MAX_SHARE = (
     "its client would have held {seen} places, at most {most} may be (concurrency.max_share)."
@@ -107,8 +113,11 @@ def explain(refusal: Refuse) -> str:
         text = _MAX_SHARE
     if refusal.reason is Reason.LOOP_LAG and refusal.subject:
         text = _DOOR.get(refusal.subject, text)
-    if refusal.reason is Reason.DEADLINE and refusal.bound <= 0.0:
-        text = _OVER
+    if refusal.reason is Reason.DEADLINE:
+        if refusal.bound <= 0.0:
+            text = _OVER
+        elif refusal.stage is Stage.LIMIT:
+            text = _WAITED_OUT
     return text.format(
         subject=refusal.subject,
         observed=refusal.observed,
