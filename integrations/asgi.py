@@ -8,7 +8,6 @@ an early answer or a cancelled `receive()` does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Literal
@@ -18,24 +17,13 @@ import anyio
 
 from loadgate.admission import RUNNING, WAITING
 from loadgate.controller import AdmissionController
-from loadgate.decisions import Quota, Reason, Refuse
+from loadgate.decisions import Outcome, Refuse
 from loadgate.errors import Rejected
-from loadgate.integrations.answering import (
-    deny_websocket,
-    expects_continue,
-    is_multiplexed,
-    send_refusal,
-)
+from loadgate.integrations.answering import expects_continue, is_multiplexed
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.exchange import Exchange, Handshake
 from loadgate.integrations.exempt import Exemptions, is_preflight
-from loadgate.integrations.http import (
-    Contract,
-    Header,
-    Pressure,
-    quota_headers,
-    refusal_answer,
-)
+from loadgate.integrations.http import Contract
 from loadgate.integrations.identity import Address, Caller, Client, Identify
 from loadgate.integrations.receive import (
     App,
@@ -47,9 +35,9 @@ from loadgate.integrations.receive import (
     run_beside,
     running_loop,
 )
-from loadgate.permit import Permit, check_request
+from loadgate.integrations.telling import Teller
+from loadgate.permit import CancellingPermit, Permit, check_request
 from loadgate.policy import Policy
-from loadgate.rates.spec import Rate
 
 PERMIT: Final = "loadgate.permit"
 """The scope key under which the application finds its `Permit` (to set `outcome`)."""
@@ -176,17 +164,15 @@ class AdmissionMiddleware:
         self._priority = priority
         self._timeout = timeout
         self._plain = not (callable(cost) or callable(priority) or callable(timeout))
-        self._contract = Contract() if contract is None else contract
-        self._tells_quotas = self._contract.on_admitted
+        contract = Contract() if contract is None else contract
+        self._teller = Teller(contract, log, max_drain, max_drain_time)
+        self._tells_quotas = contract.on_admitted
         self._websockets = websockets
         self._hold_background = hold_background
         self._finish_uploads = finish_uploads
         self._frees_streams = streams == "release"
         self._buffers = Buffers(max_buffer, max_buffers)
-        self._max_drain = max_drain
-        self._max_drain_time = max_drain_time
         self._body_timeout = body_timeout
-        self._pressure = Pressure()
         self._log = log
         self._logs_admitted = log is not None and log.admitted_every > 0
         self._short = not (
@@ -223,7 +209,7 @@ class AdmissionMiddleware:
                 self._preflights += 1
             return
         permit = self._begin(scope)
-        if permit.state == RUNNING and self._short:
+        if permit.state == RUNNING and self._short and permit.timeout is None:
             # `_run`, written out: a coroutine less for each request that finds a free place.
             exchange = Exchange(permit, receive, send, None, self._hold_background)
             exchange.patience = self._body_timeout
@@ -302,7 +288,9 @@ class AdmissionMiddleware:
             await self._run(permit, scope, receive, send, None)
             return
         if permit.refusal is not None:
-            await self._refuse(permit.refusal, permit, scope, receive, send, None, waited=False)
+            await self._teller.refuse(
+                permit.refusal, permit, scope, receive, send, None, waited=False
+            )
             return
         if expects_continue(scope):
             # Reading would invite the upload before anyone knows whether it is wanted.
@@ -350,53 +338,7 @@ class AdmissionMiddleware:
         if refusal is None:
             await self._run(permit, scope, receive, send, pump)
         else:
-            await self._refuse(refusal, permit, scope, receive, send, pump, waited=True)
-
-    # -- refusing --------------------------------------------------------------------------
-
-    async def _refuse(
-        self,
-        refusal: Refuse,
-        permit: Permit,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        pump: ReceivePump | None,
-        *,
-        waited: bool,
-    ) -> None:
-        controller = permit.controller
-        now = controller.clock()
-        pressure = 0.0
-        rate: Rate | None = None
-        if refusal.reason is Reason.RATE:
-            rate = _rate_named(controller.policy, refusal.subject)
-        else:
-            pressure = self._pressure.refused(now, lambda: sum(controller.telemetry.admitted))
-        answer = refusal_answer(
-            refusal,
-            self._contract,
-            pressure=pressure,
-            draw=controller.draw(),
-            epoch=time.time(),
-            rate=rate,
-        )
-        if self._log is not None and not controller.tells(self._log):
-            algorithm = "" if rate is None else rate.algorithm
-            self._log.refused(refusal, permit.client, answer.status, now, algorithm=algorithm)
-        if scope["type"] == "websocket":
-            await deny_websocket(answer, scope, send)
-        else:
-            await send_refusal(
-                answer,
-                scope,
-                receive,
-                send,
-                pump,
-                max_bytes=self._max_drain,
-                max_time=self._max_drain_time,
-                waited=waited,
-            )
+            await self._teller.refuse(refusal, permit, scope, receive, send, pump, waited=True)
 
     # -- running ---------------------------------------------------------------------------
 
@@ -420,10 +362,13 @@ class AdmissionMiddleware:
         try:
             scope[PERMIT] = permit
             if self._tells_quotas and isinstance(exchange, Exchange):
-                exchange.extra = self._quota_headers(permit)
+                exchange.extra = self._teller.quotas(permit)
             if self._logs_admitted and self._log is not None:
                 self._log.admitted(permit.client, permit.wait, permit.quotas)
-            await self.app(scope, exchange.receive, exchange.send)
+            if isinstance(permit, CancellingPermit):
+                await self._in_time(permit, exchange, scope)
+            else:
+                await self.app(scope, exchange.receive, exchange.send)
         except BaseException as error:
             exchange.raised(error)
             if isinstance(exchange, Exchange) and isinstance(error, Exception):
@@ -435,24 +380,26 @@ class AdmissionMiddleware:
             await self._after(exchange, scope)
             await exchange.drain()
 
+    async def _in_time(
+        self, permit: CancellingPermit, exchange: Exchange | Handshake, scope: Scope
+    ) -> None:
+        """Run the application, but not beyond its timeout unless it has begun to answer."""
+        left = max(0.0, permit.deadline - permit.controller.clock())
+        with anyio.CancelScope(deadline=anyio.current_time() + left) as exchange.until_answer:
+            await self.app(scope, exchange.receive, exchange.send)
+        if not exchange.until_answer.cancelled_caught:
+            return
+        # uvloop's timers come up to a millisecond early; the time is over all the same.
+        permit.deadline = min(permit.deadline, permit.started)
+        permit.release(Outcome.OVERLOAD)
+        if exchange.has_answered():
+            return
+        exchange.answer_for_it()
+        await self._teller.tell_timeout(
+            permit, scope, exchange.inner_receive, exchange.inner_send, exchange.pump
+        )
+
     async def _after(self, exchange: Exchange, scope: Scope) -> None:
         """The application is done; has its client been told of the timeout, if there was one?"""
         exchange.closes = not is_multiplexed(scope)
         await exchange.tell_timeout()
-
-    def _quota_headers(self, permit: Permit) -> list[Header]:
-        policy = permit.controller.policy
-        pairs: list[tuple[Rate | None, Quota]] = []
-        for quota in permit.quotas:
-            rate = _rate_named(policy, quota.rate)
-            # What is only observed holds nobody back, so it is nothing to plan by.
-            if rate is not None and rate.mode == "enforce":
-                pairs.append((rate, quota))
-        return quota_headers(pairs, self._contract, epoch=time.time())
-
-
-def _rate_named(policy: Policy, name: str) -> Rate | None:
-    for rate in policy.rates:
-        if rate.name == name:
-            return rate
-    return None

@@ -45,8 +45,8 @@ class DecisionTimer:
             nonlocal left
             permit = plain(*args, **options)
             left -= 1
-            if left:
-                return permit
+            if left > 0 or type(permit) is not Permit:
+                return permit  # one of another kind has fields of its own; the next one is timed
             left = every
             fields = {name: getattr(permit, name) for name in permit.__struct_fields__}
             return _Timed(**fields, durations=histogram)

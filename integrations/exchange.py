@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
+import anyio
 import msgspec
 
 from loadgate.decisions import Outcome
@@ -21,6 +22,7 @@ Header = tuple[bytes, bytes]
 
 _CANCELLED: Final = Outcome.CANCELLED
 _IGNORED: Final = Outcome.IGNORED
+_NEVER: Final = float("inf")
 
 # RFC 9110, 15.5.9: the client did not produce a whole request in time. The connection is of no
 # further use: the rest of the body may still come.
@@ -51,6 +53,7 @@ class Exchange(msgspec.Struct):
         patience: Seconds that its body may be waited for, None for ever.
         closes: Whether its connection can be closed after it, which HTTP/2 does not know.
         timed_out: Whether its body was waited for in vain.
+        until_answer: What cancels the application unless it begins to answer in time.
         wait: The wait for its body, once the application has asked for it.
     """
 
@@ -72,6 +75,7 @@ class Exchange(msgspec.Struct):
     wait: BodyWait | None = None
     closes: bool = True
     timed_out: bool = False
+    until_answer: anyio.CancelScope | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
         """What the application gets as `send`."""
@@ -87,6 +91,8 @@ class Exchange(msgspec.Struct):
         elif kind == "http.response.start":
             if not self.started:
                 self.started = True
+                if self.until_answer is not None:
+                    self.until_answer.deadline = _NEVER
                 permit = self.permit
                 permit.answered()
                 if self.wait is not None and self.wait.waited:
@@ -179,6 +185,14 @@ class Exchange(msgspec.Struct):
                 self.permit.answered_at -= self.wait.waited
         self.permit.release(_CANCELLED)
 
+    def has_answered(self) -> bool:
+        """Whether its response has begun."""
+        return self.started
+
+    def answer_for_it(self) -> None:
+        """Somebody else answers in place of the application."""
+        self.started = self.ended = True
+
     def returned(self) -> None:
         """The application has returned."""
         if self.ended:
@@ -240,6 +254,7 @@ class Handshake(msgspec.Struct):
         holds: Hold the permit to the end of the connection.
         gone: Whether the client has left.
         answered: Whether the application has answered the handshake.
+        until_answer: What cancels the application unless it answers in time.
     """
 
     permit: Permit
@@ -249,10 +264,13 @@ class Handshake(msgspec.Struct):
     holds: bool = False
     gone: bool = False
     answered: bool = False
+    until_answer: anyio.CancelScope | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
         """What the application gets as `send`."""
         kind = message["type"]
+        if self.until_answer is not None:
+            self.until_answer.deadline = _NEVER
         if kind == "websocket.accept" or kind == "websocket.http.response.start":
             self.answered = True
             self.permit.answered()
@@ -272,6 +290,14 @@ class Handshake(msgspec.Struct):
         if message["type"] == "websocket.disconnect":
             self.gone = True
         return message
+
+    def has_answered(self) -> bool:
+        """Whether the handshake is over."""
+        return self.answered
+
+    def answer_for_it(self) -> None:
+        """Somebody else answers in place of the application."""
+        self.answered = True
 
     def returned(self) -> None:
         """The application has returned."""
