@@ -8,7 +8,6 @@ nothing inside it and throws the whole client away after any failure.
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final
@@ -18,6 +17,7 @@ from coredis.connection import BaseConnection, TCPLocation
 from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
 
+from loadgate.integrations.redis.tls import Tls, certificate_refused
 from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError, first_of
 from loadgate.integrations.redis.url import Address
 
@@ -51,10 +51,14 @@ class CoredisTransport:
 
     Args:
         address: Where.
+
+    Raises:
+        PolicyError: Its certificates cannot be used.
     """
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._tls = Tls(address) if address.tls else None
         self.endpoint = str(address)
         if _LOGGER.level == logging.NOTSET:
             _LOGGER.setLevel(logging.CRITICAL)
@@ -74,15 +78,21 @@ class CoredisTransport:
             # The version is not needed, and asking costs every call a look.
             "verify_version": False,
         }
-        if address.tls:
-            options["ssl_context"] = _context(address)
         made: list[Any] = []
         entered = False
         try:
+            if self._tls is not None:
+                options["ssl_context"] = self._tls.context()
             if address.kind == "cluster":
                 nodes = [TCPLocation(host, port) for host, port in address.hosts]
                 # Its overloads do not see through the options that it answers in bytes.
-                cluster: Any = coredis.RedisCluster(startup_nodes=nodes, **options)
+                cluster: Any = coredis.RedisCluster(
+                    startup_nodes=nodes,
+                    # A slot that nobody holds is an error of those who need it, not of the start;
+                    # and the check would need a permission more.
+                    skip_full_coverage_check=True,
+                    **options,
+                )
                 _remember(cluster.connection_pool, made)
                 made.append(cluster.connection_pool.cluster_layout)
                 async with cluster:
@@ -92,7 +102,11 @@ class CoredisTransport:
                 options.pop("verify_version")
                 sentinel = coredis.Sentinel(
                     [TCPLocation(host, port) for host, port in address.hosts],
-                    sentinel_kwargs={"decode_responses": False},
+                    # The same certificates, no password: `requirepass` of sentinels is rare.
+                    sentinel_kwargs={
+                        "decode_responses": False,
+                        "ssl_context": options.get("ssl_context"),
+                    },
                     db=address.db,
                     **options,
                 )
@@ -169,18 +183,6 @@ async def _leased(client: Any) -> BaseConnection:
     connection: BaseConnection = await pool.get_connection()
     pool.release(connection)
     return connection
-
-
-def _context(address: Address) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if address.ca_certs is not None:
-        context.load_verify_locations(address.ca_certs)
-    if address.certfile is not None:
-        context.load_cert_chain(address.certfile, address.keyfile)
-    if not address.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 class _ServerConnection:
@@ -281,6 +283,8 @@ def _translated(error: BaseException) -> StoreError:
     """What went wrong, named by the first cause that has a name."""
     cause: BaseException | None = error
     while cause is not None:
+        if certificate_refused(cause):
+            return StoreError("TLS", str(cause))
         code = _CODES.get(type(cause).__name__)
         if code == "UNKNOWN":
             return StoreError(code, f"{_TOO_OLD}: {cause}")

@@ -103,12 +103,12 @@ class RedisStore:
         try:
             address = parse(resolve(store.url, "url"))
             secret = secret_of(store)
+            if transport is None:
+                transport = CoredisTransport(address)
         except PolicyError as error:
             raise error.under("store") from None
         self._keys = Keys(store.prefix, secret)
         self._split = address.kind == "cluster"
-        if transport is None:
-            transport = CoredisTransport(address)
         self.nodes = 0
         self._shares: dict[str, Share] = {}
         self._active: list[Share] = []

@@ -55,11 +55,21 @@ class StoreError(LoadgateError):
 
 LOST: Final = "LOST"
 
-_CONFIGURATION: Final = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "UNKNOWN", "CROSSSLOT"})
+_CONFIGURATION: Final = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "UNKNOWN", "CROSSSLOT", "TLS"})
 
 # A demoted primary answers READONLY for ever: the way to the new one begins with a new connection.
 _LOST: Final = frozenset(
-    {LOST, "READONLY", "MASTERDOWN", "NOAUTH", "WRONGPASS", "NOPERM", "CLUSTERDOWN", "UNKNOWN"}
+    {
+        LOST,
+        "READONLY",
+        "MASTERDOWN",
+        "NOAUTH",
+        "WRONGPASS",
+        "NOPERM",
+        "CLUSTERDOWN",
+        "UNKNOWN",
+        "TLS",
+    }
 )
 
 

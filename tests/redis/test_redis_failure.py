@@ -232,28 +232,6 @@ async def test_a_store_that_cannot_be_used_is_an_error_at_the_start(
         assert "wrong@" not in str(caught.value)
 
 
-@pytest.mark.parametrize("mode", ["strict", "local"])
-async def test_the_documented_permissions_are_enough(mode: str) -> None:
-    with Server() as server:
-        policy = shared(
-            f"redis://gate:hunter2@127.0.0.1:{server.port}",
-            "3/hour",
-            Rate("log", "100/hour", algorithm="sliding-window-log", shared=True),
-            budget=BUDGET,
-            mode=mode,
-        )
-        assert policy.store is not None
-        with server.wire() as wire:
-            wire(
-                "ACL", "SETUSER", "gate", "on", ">hunter2", "resetkeys", "resetchannels",
-                f"~{policy.store.prefix}:v1:*", "-@all", "+evalsha", "+script|load", "+time",
-                "+get", "+mget", "+set", "+zadd", "+zrem", "+zcard", "+zrange", "+zrangebyscore",
-                "+zremrangebyscore", "+pexpire", "+hgetall", "+hset", "+hdel",
-            )  # fmt: skip
-        async with AdmissionController(policy) as controller:
-            assert await asked(controller, 4) == {"store": 3, "429": 1}
-
-
 async def test_a_key_that_holds_something_else_is_left_alone_and_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
