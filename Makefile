@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint types smoke unit format bench bench-limits bench-rates bench-servers dashboards pictures clean
+.PHONY: help setup demo test lint types smoke unit format bench bench-limits bench-rates bench-redis bench-servers dashboards pictures clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ bench-limits: setup ## Judge every limit on ten seeds, write docs/benchmark.md (
 
 bench-rates: setup ## Measure the rates beside their peers (ten minutes)
 	$(BIN)/python -m bench.rates
+
+bench-redis: setup ## Measure shared rates on a real server, alone, from 16 processes and in trouble (four minutes)
+	$(BIN)/python -m bench.redis
+	$(BIN)/python -m bench.redis_processes
+	$(BIN)/python -m bench.redis_incidents
 
 bench-servers: setup ## Offer a real server up to 50 times its capacity (many minutes)
 	$(BIN)/python -m bench.server_overload
