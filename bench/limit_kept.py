@@ -110,7 +110,12 @@ def plain(scenario: Scenario, *without: str) -> dict[str, Any]:
 @cache
 def of_runs() -> str:
     """A hash of the simulator, the judge's arithmetic and the admission, without any limit."""
-    return _hash(_reached(_RUN, _APART))
+    return _hash(files_of_runs())
+
+
+def files_of_runs() -> list[Path]:
+    """The modules behind that hash."""
+    return _reached(_RUN, _APART)
 
 
 @cache
