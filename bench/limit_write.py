@@ -23,7 +23,14 @@ _BEGIN: Final = "<!-- written by bench.limits: begin -->"
 _END: Final = "<!-- written by bench.limits: end -->"
 
 
-def write(table: Table, text: str, arguments: Sequence[str] | None, kept: int = 0) -> None:
+def write(
+    table: Table,
+    text: str,
+    arguments: Sequence[str] | None,
+    *,
+    kept: int = 0,
+    fresh: bool = False,
+) -> None:
     """Put `text` between the marks of the page, and every score into the raw file.
 
     Args:
@@ -31,9 +38,10 @@ def write(table: Table, text: str, arguments: Sequence[str] | None, kept: int = 
         text: What the page says.
         arguments: The words of the command, by default those of this process.
         kept: How many of the runs an earlier command made.
+        fresh: Whether nothing that was kept could be used.
     """
     about: dict[str, Any] = provenance(table, arguments)
-    about |= {"runs": len(table.scores), "kept": kept}
+    about |= {"runs": len(table.scores), "kept": kept, "fresh": fresh}
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(_BEGIN)
     _, after = rest.split(_END)
@@ -41,7 +49,7 @@ def write(table: Table, text: str, arguments: Sequence[str] | None, kept: int = 
     head = (
         f"`{about['command']}` at commit `{about['commit']}`, "
         f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), Python {about['python']}.\n"
-        f"{_made(len(table.scores), kept)}\n"
+        f"{_made(len(table.scores), kept, fresh=fresh)}\n"
     )
     PAGE.write_text(f"{before}{_BEGIN}\n\n{head}\n{text}\n{_END}{after}", encoding="utf-8")
     RAW.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +70,13 @@ def provenance(table: Table, arguments: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
-def _made(runs: int, kept: int) -> str:
-    if not kept:
-        return f"All {runs:,} runs were made by this command."
+def _made(runs: int, kept: int, *, fresh: bool) -> str:
+    if fresh:
+        return f"All {runs:,} runs and all searches were made by this command."
     return (
-        f"Of {runs:,} runs this command made {runs - kept:,} and found {kept:,} that earlier ones "
-        "had made, under a hash of the same code, scenario, seed and settings."
+        f"This command made {runs - kept:,} of {runs:,} runs. The others, and searches for the best "
+        "fixed limits and settings that had been made before, were found under a hash of the same "
+        "code, scenario, seed and settings."
     )
 
 

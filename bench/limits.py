@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if OURS in table.limits:
         print("\n".join(faults) if faults else f"{OURS} holds every bound")
     if options.write or (whole and not options.quick):
-        write(table, markdown(table, faults), arguments, done.kept)
+        write(table, markdown(table, faults), arguments, kept=done.kept, fresh=options.fresh)
     return 1 if faults else 0
 
 

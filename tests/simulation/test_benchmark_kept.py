@@ -160,8 +160,10 @@ def test_docstrings_are_no_code() -> None:
 
 
 def test_the_page_says_whether_runs_were_kept() -> None:
-    assert _made(9000, 0) == "All 9,000 runs were made by this command."
-    assert _made(9000, 8000).startswith("Of 9,000 runs this command made 1,000 and found 8,000")
+    assert _made(9000, 0, fresh=True) == (
+        "All 9,000 runs and all searches were made by this command."
+    )
+    assert _made(9000, 8000, fresh=False).startswith("This command made 1,000 of 9,000 runs.")
 
 
 def test_all_tasks_tell_how_many_were_kept(tmp_path: Path) -> None:
