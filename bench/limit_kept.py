@@ -12,7 +12,7 @@ import ast
 import hashlib
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -148,6 +148,7 @@ def _hash(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+@cache
 def _code(text: str) -> str:
     """What a module does: its syntax without places, comments and docstrings."""
     tree = ast.parse(text)
@@ -177,17 +178,19 @@ def _reached(
         file = _file(name)
         if file is not None:
             found[name] = file
-            left += _imports(file)
+            left += _imports(file.read_text("utf-8"))
     return [found[name] for name in sorted(found)]
 
 
-def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+@cache
+def _imports(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(found)
 
 
 def _file(module: str) -> Path | None:

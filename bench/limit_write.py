@@ -74,9 +74,9 @@ def _made(runs: int, kept: int, *, fresh: bool) -> str:
     if fresh:
         return f"All {runs:,} runs and all searches were made by this command."
     return (
-        f"This command made {runs - kept:,} of {runs:,} runs. The others, and searches for the best "
-        "fixed limits and settings that had been made before, were found under a hash of the same "
-        "code, scenario, seed and settings."
+        f"This command made {runs - kept:,} of {runs:,} runs. The others, and searches for the "
+        "best fixed limits and settings that had been made before, were found under a hash of the "
+        "same code, scenario, seed and settings."
     )
 
 
