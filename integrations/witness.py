@@ -72,6 +72,7 @@ class Sighting(msgspec.Struct, frozen=True):
         retry_after: Seconds, None where no attempt can ever pass.
         explanation: For the operator, in words.
         trace_id: The trace it belongs to, empty without one.
+        subject: What else was compared, such as the name of the rate.
     """
 
     at: float
@@ -84,6 +85,7 @@ class Sighting(msgspec.Struct, frozen=True):
     retry_after: float | None
     explanation: str
     trace_id: str
+    subject: str = ""
 
 
 class Example(NamedTuple):
@@ -267,6 +269,7 @@ class Witness(DecisionLog):
             retry_after=_finite(refusal.retry_after),
             explanation=explain(refusal),
             trace_id=one.trace_id,
+            subject=refusal.subject,
         )
 
     def _name(self, key: str | bytes) -> str:

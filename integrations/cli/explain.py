@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -14,13 +16,19 @@ from loadgate.explain import explain as in_words
 from loadgate.explain import recall
 from loadgate.integrations.cli.say import FAILED, fail
 
+# How a line of the decision log begins, and the shape of what is in it (`DecisionLog`).
+_LOGGED: Final = "decision=refused "
+_FIELD: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
+_NUMBERS: Final = frozenset({"retry_after", "observed", "bound"})
+
 
 def explain(
     file: Annotated[
         str,
         typer.Argument(
-            help="Refusals as `loadgate.explain.record` writes them: a JSON object, an array of "
-            "them, or one on each line; - reads standard input.",
+            help="Refusals as `loadgate.explain.record` writes them (a JSON object, an array of "
+            "them, or one on each line), the answer of /live.json, or lines of the decision log; "
+            "- reads standard input.",
             show_default=False,
         ),
     ],
@@ -44,22 +52,49 @@ def explain(
 
 
 def _records(text: str, file: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object and where it stands; fails on anything that is no JSON."""
+    """Every object and where it stands; fails on anything that is neither JSON nor our log."""
     try:
         whole: object = json.loads(text)
     except ValueError:
-        lines = [(f"line {n}", line) for n, line in enumerate(text.splitlines(), 1)]
-        parsed: list[tuple[str, object]] = []
-        for place, line in lines:
-            if line.strip():
-                try:
-                    parsed.append((place, json.loads(line)))
-                except ValueError as error:
-                    fail(f"{file}: {place} is not JSON: {error}", FAILED)
+        parsed = list(_lines(text, file))
     else:
+        if isinstance(whole, dict):
+            whole = cast("dict[str, object]", whole).get("sightings", cast("object", whole))
         many = cast("list[object]", whole) if isinstance(whole, list) else [whole]
         parsed = [(f"number {n}", one) for n, one in enumerate(many, 1)]
     for place, one in parsed:
         if not isinstance(one, dict):
             fail(f"{file}: {place} is not an object: {one!r:.60}", FAILED)
-        yield place, cast("dict[str, Any]", one)
+        found = cast("dict[str, Any]", one)
+        # JSON knows no infinity.
+        infinite = {name: inf for name in ("observed", "bound") if found.get(name, 0) is None}
+        yield place, found | infinite
+
+
+def _lines(text: str, file: str) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        if _LOGGED in line:
+            yield f"line {number}", _logged(line)
+            continue
+        try:
+            yield f"line {number}", json.loads(line)
+        except ValueError as error:
+            fail(f"{file}: line {number} is not JSON: {error}", FAILED)
+
+
+def _logged(line: str) -> dict[str, Any]:
+    """What a line of the decision log says, as `record` would have."""
+    found: dict[str, Any] = {}
+    for name, text in _FIELD.findall(line[line.index(_LOGGED) :]):
+        if text.startswith('"'):
+            text = text[1:-1].replace('\\"', '"').encode("ascii").decode("unicode_escape")
+        found[name] = text
+    for name in _NUMBERS & found.keys():
+        try:
+            number = float(found[name])
+        except ValueError:
+            continue  # `recall` says that it is none
+        found[name] = None if name == "retry_after" and number == inf else number
+    return found

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from loadgate import Reason, Refuse, Stage
+from loadgate import AdmissionController, Reason, Refuse, Stage
 from loadgate.explain import explain, record
 from loadgate.integrations.cli.app import app
 from loadgate.integrations.cli.words import warnings
+from loadgate.integrations.console.status import status_of
+from loadgate.integrations.decision_log import DecisionLog
+from loadgate.integrations.witness import Witness
 from loadgate.policy import Policy, Queue, Signals
 
 FULL = Refuse(Stage.LIMIT, Reason.QUEUE_FULL, 1.5, 40.0, 40.0)
@@ -37,9 +42,45 @@ def test_recorded_refusals_are_explained_as_they_were(tmp_path: Path, text: str)
     assert run("-", given=text) == (0, said)
 
 
+def test_the_last_refusals_of_the_live_view_are_explained() -> None:
+    controller = AdmissionController()
+    witness = Witness(logs=False)
+    never = Refuse(Stage.LIMIT, Reason.QUEUE_FULL, 1.5, float("inf"), 40.0)
+    for refusal, status in ((FULL, 503), (RATE, 429), (never, 503)):
+        witness.refused(refusal, "a", status, 0.0)
+    text = msgspec.json.encode(status_of(controller, witness)).decode()
+    code, said = run("-", given=text)
+    assert code == 0
+    assert sorted(said.splitlines()) == sorted(
+        [f"503 queue_full: {explain(FULL)}", f"429 rate: {explain(RATE)}",
+         f"503 queue_full: {explain(never)}"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_lines_of_the_log_are_explained(caplog: pytest.LogCaptureFixture, explained: bool) -> None:
+    caplog.set_level(logging.INFO)
+    log = DecisionLog(explained=explained)
+    odd = Refuse(Stage.RATE, Reason.RATE, 1.5, 1.0, 0.25, 'per "client"\n\\é')
+    for refusal in (FULL, RATE, odd):
+        log.refused(refusal, "a", 503, 0.0)
+    lines = [
+        f"2026-11-30 03:00:00 INFO {record.name}: {record.message}" for record in caplog.records
+    ]
+    code, said = run("-", given="\n".join(lines))
+    assert code == 0
+    assert said.splitlines() == [
+        f"503 queue_full: {explain(FULL)}", f"429 rate: {explain(RATE)}",
+        f"429 rate: {explain(odd)}",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("decision=refused stage=limit reason=queue_full retry_after=soon", "is not a refusal"),
+        ("decision=refused nonsense", "line 1 is not a refusal"),
+        ('{"sightings": []}', "no refusal"),
         ("{", "line 1 is not JSON"),
         ("[1]", "number 1 is not an object"),
         ('{"stage": "limit"}', "number 1 is not a refusal"),
