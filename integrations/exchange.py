@@ -62,6 +62,8 @@ class Exchange(msgspec.Struct):
     inner_send: Send
     pump: ReceivePump | None = None
     holds: bool = False
+    patience: float | None = None
+    special: bool = True
     finishes: bool = False
     extra: list[Header] | None = None
     gone: bool = False
@@ -71,7 +73,6 @@ class Exchange(msgspec.Struct):
     shown: Outcome | None = None
     headers: Iterable[Header] | None = None
     frees_streams: bool = False
-    patience: float | None = None
     wait: BodyWait | None = None
     closes: bool = True
     timed_out: bool = False
@@ -85,33 +86,25 @@ class Exchange(msgspec.Struct):
                 if self.headers is not None:
                     self._look_for_stream()
             elif not self.trailers:
-                self._end()
+                self.ended = True  # `_end` written out
+                if not self.holds:
+                    self.permit.release(self.shown)
                 if self.finishes:
                     return self._finish(message)
         elif kind == "http.response.start":
             if not self.started:
                 self.started = True
-                if self.until_answer is not None:
-                    self.until_answer.deadline = _NEVER
                 permit = self.permit
-                permit.answered()
-                if self.wait is not None and self.wait.waited:
-                    # The client's slowness is none of the service's.
-                    permit.answered_at -= self.wait.waited
-                self.trailers = message.get("trailers", False)
+                if not permit.answered_at:
+                    permit.answered_at = permit.controller.clock()
+                if "trailers" in message:
+                    self.trailers = message["trailers"]
                 self.headers = message.get("headers")
                 permit.status = status = message["status"]
                 if status >= 500:
                     self.shown = Outcome.OVERLOAD if status == 503 else Outcome.ERROR
-                if self.gone or (self.pump is not None and self.pump.gone is not None):
-                    # It left before the answer: the age is a bound of the latency, no more.
-                    self.shown = _CANCELLED
-                if self.frees_streams:
-                    self._look_for_stream()
-                if self.extra is not None:
-                    # A new list: the framework may have given one that it keeps.
-                    headers = [*(message.get("headers") or ()), *self.extra]
-                    return self.inner_send({**message, "headers": headers})
+                if self.special:
+                    message = self._look_closer(message)
         elif kind == "http.response.trailers":
             if not message.get("more_trailers", False):
                 self._end()
@@ -122,6 +115,23 @@ class Exchange(msgspec.Struct):
         ):
             self._end()
         return self.inner_send(message)
+
+    def _look_closer(self, message: Message) -> Message:
+        """The response begins, and something about this exchange is not as nearly always."""
+        if self.until_answer is not None:
+            self.until_answer.deadline = _NEVER
+        if self.wait is not None:
+            # The client's slowness is none of the service's.
+            self.permit.answered_at -= self.wait.waited
+        if self._is_gone():
+            # It left before the answer: the age is a bound of the latency, no more.
+            self.shown = _CANCELLED
+        if self.frees_streams:
+            self._look_for_stream()
+        if self.extra is None:
+            return message
+        # A new list: the framework may have given one that it keeps.
+        return {**message, "headers": [*(message.get("headers") or ()), *self.extra]}
 
     async def receive(self) -> Message:
         """What the application gets as `receive`."""
@@ -147,10 +157,11 @@ class Exchange(msgspec.Struct):
             # have gone with it.
             return self._found(None if wait.expired else await wait.next(self.inner_receive()))
         if message["type"] == "http.disconnect":
-            self.gone = True
+            self.gone = self.special = True
         return message
 
     def _begin_to_wait(self, patience: float) -> BodyWait:
+        self.special = True
         wait = self.wait = BodyWait(patience, self.permit.controller.clock)
         return wait
 
@@ -162,7 +173,7 @@ class Exchange(msgspec.Struct):
         if self.wait is not None and self.wait.complete:
             self.patience = None
         if message["type"] == "http.disconnect":
-            self.gone = True
+            self.gone = self.special = True
         return message
 
     async def tell_timeout(self) -> None:
@@ -178,7 +189,7 @@ class Exchange(msgspec.Struct):
 
     def _give_up(self) -> None:
         """The client took too long: its place goes to somebody else now."""
-        self.gone = self.timed_out = True
+        self.gone = self.special = self.timed_out = True
         if not self.started:
             self.permit.answered()
             if self.wait is not None:

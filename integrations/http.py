@@ -242,7 +242,7 @@ def problem(reason: Reason, status: int, subject: str = "", never: bool = False)
 
 
 def quota_headers(
-    pairs: Sequence[tuple[Rate | None, Quota]],
+    pairs: Sequence[tuple[Rate | None, Quota]] | Sequence[tuple[Rate, Quota]],
     contract: Contract,
     *,
     epoch: float,

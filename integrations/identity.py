@@ -38,7 +38,7 @@ ForwardedHeader = Literal["x-forwarded-for", "forwarded", "x-real-ip"]
 _CACHED_ADDRESSES: Final = 4096
 
 # A host name is at most 253 characters (RFC 1035); servers put nothing longer in a scope.
-_MAX_HOST_CHARS: Final = 253
+MAX_HOST_CHARS: Final = 253
 
 # Tokens and API keys beyond this are no credentials that anyone issues; 8,190 is also the most
 # that Apache accepts for one header line.
@@ -90,6 +90,10 @@ class Address:
         ipv6_prefix: Likewise; ISPs hand out /64 to /48.
         max_header_bytes: How much of the header is read, from its right end.
         max_header_entries: How many entries are read, from the right.
+
+    Attributes:
+        by_peer: From the peer's host, of at most `MAX_HOST_CHARS`, to its keys; None if a header
+            counts as well. It saves the layer a call.
 
     Raises:
         ValueError: A setting is out of bounds, a network is malformed, or headers and trust do
@@ -165,6 +169,7 @@ class Address:
         # text -> (folded address, whether it is a trusted proxy), None for what is no address
         self._look_up = look_up
         self._keys_of = keys_of
+        self.by_peer = keys_of if header is None else None
 
     def __call__(self, scope: Scope) -> str | dict[str, str] | None:
         """Return the key or keys; None for a unix socket without a trusted proxy.
@@ -175,8 +180,8 @@ class Address:
         host = client[0] if client else ""
         if self._header is not None:
             host = self._told_by_proxies(host, scope)
-        if host and len(host) > _MAX_HOST_CHARS:
-            host = host[:_MAX_HOST_CHARS]
+        if host and len(host) > MAX_HOST_CHARS:
+            host = host[:MAX_HOST_CHARS]
         return self._keys_of(host)
 
     def _told_by_proxies(self, peer: str, scope: Scope) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from loadgate.decisions import Quota, Reason, Refuse, Stage
+from loadgate.decisions import Reason, Refuse, Stage
 from loadgate.integrations.answering import deny_websocket, send_refusal
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.http import Answer, Contract, Header, Pressure, quota_headers
@@ -30,7 +30,15 @@ class Teller:
         max_drain_time: Likewise in seconds.
     """
 
-    __slots__ = ("_contract", "_log", "_max_drain", "_max_drain_time", "_pressure")
+    __slots__ = (
+        "_contract",
+        "_enforced",
+        "_log",
+        "_max_drain",
+        "_max_drain_time",
+        "_policy",
+        "_pressure",
+    )
 
     def __init__(
         self, contract: Contract, log: DecisionLog | None, max_drain: int, max_drain_time: float
@@ -40,6 +48,8 @@ class Teller:
         self._max_drain = max_drain
         self._max_drain_time = max_drain_time
         self._pressure = Pressure()
+        self._policy: Policy | None = None
+        self._enforced: dict[str, Rate] = {}
 
     async def refuse(
         self,
@@ -104,12 +114,12 @@ class Teller:
     def quotas(self, permit: Permit) -> list[Header]:
         """What an admitted client has left, as header fields."""
         policy = permit.controller.policy
-        pairs: list[tuple[Rate | None, Quota]] = []
-        for quota in permit.quotas:
-            rate = _rate_named(policy, quota.rate)
+        if policy is not self._policy:
+            self._policy = policy
             # What is only observed holds nobody back, so it is nothing to plan by.
-            if rate is not None and rate.mode == "enforce":
-                pairs.append((rate, quota))
+            self._enforced = {rate.name: rate for rate in policy.rates if rate.mode == "enforce"}
+        enforced = self._enforced
+        pairs = [(enforced[one.rate], one) for one in permit.quotas if one.rate in enforced]
         return quota_headers(pairs, self._contract, epoch=time.time())
 
     async def _send(
