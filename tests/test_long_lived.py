@@ -67,6 +67,22 @@ def test_where_nothing_ends_an_old_request_is_stuck_and_stays() -> None:
     assert admission.in_flight == 2
 
 
+def test_when_a_service_becomes_slow_its_requests_are_not_long_lived() -> None:
+    admission = gate(6)
+    work(admission, 0.0, 10.0, 0.05)
+    nearly_done = [starts(admission, 9.99) for _ in range(3)]
+    slow = [starts(admission, 10.0) for _ in range(3)]
+    for ticket in nearly_done:
+        admission.finish(ticket, 10.02, Outcome.SUCCESS)
+    for tick in range(90):  # while a tenth of their age is less than what the others take
+        now = 10.25 + 0.05 * tick
+        if tick % 10 == 5:
+            admission.finish(starts(admission, now - 0.4), now, Outcome.SUCCESS)
+        admission.look(now)
+        assert admission.long_lived.places == 0
+    assert all(ticket.state == RUNNING for ticket in slow)
+
+
 def test_where_the_others_are_quick_an_old_request_is_long_lived_and_teaches_nothing() -> None:
     admission = gate(2)
     poll = starts(admission, 0.0)

@@ -12,6 +12,7 @@ stuck or a slow one, and that is just what the limit is there for.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from math import inf
 from typing import Final
@@ -19,17 +20,18 @@ from typing import Final
 from loadgate.telemetry import Histogram
 from loadgate.ticket import Ticket
 
-# A request is long-lived that has taken so many times as long as half of the others: of
-# exponential times one in a million does.
+# A request is long-lived that has taken so many times as long as half of those who ended lately:
+# of exponential times one in a million does.
 _TIMES: Final = 20.0
 # Seconds: what is shorter may be a pause, or one step of a heavy tail.
 _SOONEST: Final = 1.0
-# Where the median is above this share of the longest time that the operator allows, requests
-# that have not answered stay: of exponential times one in a thousand would be misjudged there.
+# One that has not answered stays unless half of those who ended in this share of its life, up to
+# now, took at most that share of its age: of exponential times one in a thousand is misjudged.
+_LATELY: Final = 0.8
 _QUICK: Final = 0.1
 # Fewer answers than this show nothing: one or two may come out of a cache.
 _FEWEST: Final = 3
-# Share of that longest time between two looks.
+# Share of that longest time between two looks, each of which remembers who had ended by then.
 _LOOK: Final = 0.05
 
 
@@ -47,14 +49,14 @@ class LongLived:
     """
 
     __slots__ = (
-        "_after", "_before", "_ceiling", "_latest", "_most", "_pause", "_pool", "due", "places",
+        "_after", "_ceiling", "_counts", "_most", "_pause", "_pool", "_times", "due", "places",
     )  # fmt: skip
 
     def __init__(self, after: float = inf, most: int | None = None, ceiling: int = 0) -> None:
         self._pool: set[Ticket] = set()
-        # When the counts of the ended were read, and what they were; and the time before.
-        self._latest: tuple[float, list[int]] = (-inf, [])
-        self._before = self._latest
+        # When the counts of the ended were read, rising, and what they were.
+        self._times: list[float] = []
+        self._counts: list[list[int]] = []
         self._pause = (-inf, 0.0)  # the end of the last one, and its seconds
         self.places = 0
         self.follow(after, most, ceiling)
@@ -82,22 +84,32 @@ class LongLived:
             now: Monotonic seconds.
         """
         self.due = now + _LOOK * self._after
-        median = self._median(latency, now)
-        after = min(max(_TIMES * median, _SOONEST), self._after)
-        quick = median <= _QUICK * self._after
+        self._forget(now)
+        longest, (resumed, pause) = self._after, self._pause
+        median = self._median(0, latency)
+        after = min(max(_TIMES * median, _SOONEST), longest)
         room = (self._ceiling - limit if self._most is None else self._most) - self.places
-        resumed, pause = self._pause
+        medians: dict[int, float] = {}
         chosen: list[Ticket] = []
         for ticket in running:
-            age = now - ticket.started
-            if age < after:
+            started = ticket.started
+            if now - started < after:
                 break
-            if ticket.started < resumed and age < after + pause:
+            age = now - started - (pause if started < resumed else 0.0)
+            if age < after or ticket.places > room:
                 continue
-            places = ticket.places
-            if (quick or ticket.answered_at) and places <= room:
-                room -= places
-                chosen.append(ticket)
+            if not ticket.answered_at:
+                # What is quick and ended in the last four fifths of its life began after it did;
+                # a service that is stuck or slow since then shows little of the kind.
+                first = bisect_left(self._times, now - _LATELY * min(age, longest))
+                if first not in medians:
+                    medians[first] = self._median(first, latency)
+                if medians[first] > _QUICK * min(age, longest):
+                    continue
+            room -= ticket.places
+            chosen.append(ticket)
+        self._times.append(now)
+        self._counts.append(latency.counts.copy())
         return chosen
 
     def stalled(self, now: float, duration: float) -> None:
@@ -117,20 +129,11 @@ class LongLived:
         self.places -= ticket.places
         return True
 
-    def _median(self, latency: Histogram, now: float) -> float:
-        """What half of those took at most who ended lately, seconds; inf if that is not known.
-
-        Only those count who ended in the last half to whole of `after`: while every request
-        ran that is older than that.
-        """
-        since, counts = self._latest
-        if not 0.0 <= now - since < 0.5 * self._after:
-            self._before = since, counts
-            self._latest = now, latency.counts.copy()
-        since, counts = self._before
-        if not 0.0 <= now - since <= self._after or len(counts) != len(latency.counts):
+    def _median(self, first: int, latency: Histogram) -> float:
+        """What half of those took at most who ended since look `first`; inf if not known."""
+        if first == len(self._counts) or len(self._counts[first]) != len(latency.counts):
             return inf
-        ended = [n - before for n, before in zip(latency.counts, counts, strict=True)]
+        ended = [n - before for n, before in zip(latency.counts, self._counts[first], strict=True)]
         if (count := sum(ended)) < _FEWEST:
             return inf
         seen = 0
@@ -139,3 +142,11 @@ class LongLived:
             if 2 * seen >= count:
                 return edge
         return inf
+
+    def _forget(self, now: float) -> None:
+        """Forget looks that are too long ago; all of them if the clock was set back."""
+        times = self._times
+        old = bisect_left(times, now - self._after)
+        if times and times[-1] > now:
+            old = len(times)
+        del times[:old], self._counts[:old]

@@ -35,8 +35,10 @@ DAMPING: Final = 0.4
 STRANGE: Final = 0.3
 # Share of the time integral up to which requests that teach nothing are just subtracted.
 SUBTRACTED: Final = 0.25
-# That share is averaged over some ten windows: of long-lived requests one ends now and then.
+# That share is averaged over some ten windows, of long-lived requests one ends now and then; but
+# over no more seconds than these, or an outage would be remembered too long.
 APART_WEIGHT: Final = 0.1
+APART_SECONDS: Final = 10.0
 # A window in which so many per completion came to be in flight is one of a rising level.
 RISING: Final = 0.3
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
@@ -322,7 +324,8 @@ class Paced:
         occupied = area / turnover
         latency = occupied - self._other / turnover
         share = min(self._other / area, 1.0) if area > 0.0 else 0.0
-        self._apart += APART_WEIGHT * (share - self._apart)
+        weight = min(max(APART_WEIGHT, span / APART_SECONDS), 1.0)
+        self._apart += weight * (share - self._apart)
         if max(share, self._apart) > SUBTRACTED:
             # Mostly places held longer than latency lasts, or by requests that teach nothing. Not
             # every window sees one of these end, but all of them see them hold their places.
