@@ -128,8 +128,15 @@ async def _send(send: Send, message: Message) -> None:
     await send(message)
 
 
-async def deny_websocket(answer: Answer, scope: Scope, send: Send) -> None:
-    """Refuse a handshake: with the answer where the server can, else with a plain 403."""
+async def deny_websocket(answer: Answer, scope: Scope, send: Send, code: int = 1013) -> None:
+    """Refuse a handshake: with the answer where the server can, else with a plain 403.
+
+    Args:
+        answer: What to say.
+        scope: The handshake.
+        send: The server's.
+        code: The close code, for servers and frameworks that pass it on.
+    """
     if "websocket.http.response" in (scope.get("extensions") or ()):
         await send(
             {
@@ -142,6 +149,5 @@ async def deny_websocket(answer: Answer, scope: Scope, send: Send) -> None:
             {"type": "websocket.http.response.body", "body": answer.body, "more_body": False}
         )
         return
-    # Before the handshake every server turns this into a 403 and drops code and reason; 1013 is
-    # "try again later" (IANA registry of RFC 6455).
-    await send({"type": "websocket.close", "code": 1013, "reason": "busy"})
+    # Before the handshake every server turns this into a 403 and drops code and reason.
+    await send({"type": "websocket.close", "code": code, "reason": "busy"})

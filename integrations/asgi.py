@@ -21,7 +21,7 @@ from loadgate.decisions import Outcome, Refuse
 from loadgate.errors import Rejected
 from loadgate.integrations.answering import expects_continue, is_multiplexed
 from loadgate.integrations.decision_log import DecisionLog
-from loadgate.integrations.exchange import Exchange, Handshake
+from loadgate.integrations.exchange import Exchange
 from loadgate.integrations.exempt import Exemptions, is_preflight
 from loadgate.integrations.http import Contract
 from loadgate.integrations.identity import (
@@ -42,8 +42,10 @@ from loadgate.integrations.receive import (
     running_loop,
 )
 from loadgate.integrations.telling import Teller
+from loadgate.integrations.websocket import MessageRate, Socket
 from loadgate.permit import CancellingPermit, Permit, check_request
 from loadgate.policy import Policy
+from loadgate.rates.spec import Rate
 
 PERMIT: Final = "loadgate.permit"
 """The scope key under which the application finds its `Permit` (to set `outcome`)."""
@@ -87,6 +89,9 @@ class AdmissionMiddleware:
             preflight is an opaque error in browsers); more are treated like any request.
         websockets: What a permit covers: the ``handshake``, the whole ``connection``, or
             nothing (``off``).
+        message_rate: How many WebSocket messages a client may send, over all of its connections:
+            a `Rate`, or as one is written (``"20/second burst 50"``). A connection that sends
+            more is closed with 1008. None for as many as it likes.
         hold_background: Hold the permit until the application returns, so that background tasks
             after the last message count too.
         streams: Whether a stream of server-sent events will ``hold`` its place to its end, or
@@ -124,6 +129,7 @@ class AdmissionMiddleware:
         contract: Contract | None = None,
         preflights: int = 16,
         websockets: Literal["handshake", "connection", "off"] = "handshake",
+        message_rate: Rate | str | None = None,
         hold_background: bool = False,
         streams: Literal["hold", "release"] = "hold",
         finish_uploads: bool = False,
@@ -138,6 +144,8 @@ class AdmissionMiddleware:
             raise ValueError(
                 f"websockets: {websockets!r} is none of 'handshake', 'connection', 'off'"
             )
+        if message_rate is not None and websockets == "off":
+            raise ValueError("message_rate: with websockets='off' no message is counted")
         if streams not in ("hold", "release"):
             raise ValueError(f"streams: {streams!r} is neither 'hold' nor 'release'")
         for name, value in (
@@ -185,6 +193,9 @@ class AdmissionMiddleware:
         self._teller = Teller(contract, log, max_drain, max_drain_time)
         self._tells_quotas = contract.on_admitted
         self._websockets = websockets
+        if isinstance(message_rate, str):
+            message_rate = Rate("messages", message_rate)
+        self._messages = None if message_rate is None else MessageRate(message_rate, log)
         self._hold_background = hold_background
         self._finish_uploads = finish_uploads
         self._frees_streams = streams == "release"
@@ -379,9 +390,10 @@ class AdmissionMiddleware:
         pump: ReceivePump | None,
     ) -> None:
         """Run the application and end the permit when its last message leaves."""
-        exchange: Exchange | Handshake
+        exchange: Exchange | Socket
         if scope["type"] == "websocket":
-            exchange = Handshake(permit, receive, send, pump, self._websockets == "connection")
+            exchange = Socket(permit, receive, send, pump, self._websockets == "connection")
+            exchange.messages = self._messages
         else:
             exchange = Exchange(permit, receive, send, pump, self._hold_background)
             exchange.frees_streams = self._frees_streams
@@ -409,7 +421,7 @@ class AdmissionMiddleware:
             await exchange.drain()
 
     async def _in_time(
-        self, permit: CancellingPermit, exchange: Exchange | Handshake, scope: Scope
+        self, permit: CancellingPermit, exchange: Exchange | Socket, scope: Scope
     ) -> None:
         """Run the application, but not beyond its timeout unless it has begun to answer."""
         left = max(0.0, permit.deadline - permit.controller.clock())

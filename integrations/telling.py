@@ -11,6 +11,7 @@ from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.http import Answer, Contract, Header, Pressure, quota_headers
 from loadgate.integrations.http import refusal_answer as answer_to
 from loadgate.integrations.receive import Receive, ReceivePump, Scope, Send
+from loadgate.integrations.websocket import BUSY, TOO_MUCH
 from loadgate.permit import Permit
 from loadgate.policy import Policy
 from loadgate.rates.spec import Rate
@@ -92,7 +93,8 @@ class Teller:
         if self._log is not None and not controller.tells(self._log):
             algorithm = "" if rate is None else rate.algorithm
             self._log.refused(refusal, permit.client, answer.status, now, algorithm=algorithm)
-        await self._send(answer, scope, receive, send, pump, waited=waited)
+        code = BUSY if rate is None else TOO_MUCH
+        await self._send(answer, scope, receive, send, pump, code, waited=waited)
 
     async def tell_timeout(
         self, permit: Permit, scope: Scope, receive: Receive, send: Send, pump: ReceivePump | None
@@ -109,7 +111,7 @@ class Teller:
             draw=permit.controller.draw(),
             epoch=time.time(),
         )
-        await self._send(answer, scope, receive, send, pump, waited=False)
+        await self._send(answer, scope, receive, send, pump, BUSY, waited=False)
 
     def quotas(self, permit: Permit) -> list[Header]:
         """What an admitted client has left, as header fields."""
@@ -129,11 +131,12 @@ class Teller:
         receive: Receive,
         send: Send,
         pump: ReceivePump | None,
+        code: int,
         *,
         waited: bool,
     ) -> None:
         if scope["type"] == "websocket":
-            await deny_websocket(answer, scope, send)
+            await deny_websocket(answer, scope, send, code)
             return
         await send_refusal(
             answer,
