@@ -40,8 +40,9 @@ from loadgate.integrations.loadgen import ClientClass, Phase, Plan, Result, run_
 
 PATIENCE: Final = 1.0
 
-# Seconds at each step before anything is counted: what the step before left has lost patience.
-SETTLE: Final = 1.0
+# Seconds at each step before anything is counted: what the step before left has lost patience, and
+# the door has met two half seconds of the new one.
+SETTLE: Final = 1.5
 
 # The SLO of a service is this many times its unloaded p99: what a caller would still accept.
 SLO_FACTOR: Final = 4.0
@@ -250,7 +251,7 @@ def main(
     serve_option: Annotated[
         list[str] | None, typer.Option(help="An option for loadgate serve; repeatable.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Counted seconds of each step.")] = 2.5,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Counted seconds of each step.")] = 2.2,
     seed: Annotated[int, typer.Option()] = 1,
     pin: Annotated[bool, typer.Option(help="A core for the server, one for the load.")] = True,
     json: Annotated[Path | None, typer.Option(help="Write every cell here.")] = None,
