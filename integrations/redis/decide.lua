@@ -21,7 +21,8 @@
 -- Returns msgpack, flat: { now, answer, answer, ... }
 --   answer   status, and if a charge was decided (0 or 1), for each setting
 --            allowed, remaining, reset_after, retry_after
---     status       0 refused, 1 done, 2 came too late: nothing done, 3 the key holds another type
+--     status       0 refused, 1 done, 2 came too late: nothing done, 3 the key holds something
+--                  else than ours
 --     remaining    units; the waits are microseconds, -1 for never
 --
 -- All numbers are integers below 2^53, so that Lua's doubles are exact. Strings are read once
@@ -42,9 +43,11 @@ local texts, expiry = {}, {}
 
 -- What strings begin with: whatever else lies under a key of ours is not taken for numbers.
 local OURS = 177
--- Numbers as text and as bytes: text takes four times as long to write and read.
+-- Numbers are kept as bytes: as text they take four times as long to write and read.
 local THREE, FOUR = '<Bddd', '<Bdddd'
 local LENGTH_OF_THREE, LENGTH_OF_FOUR = 25, 33
+-- No number here reaches it.
+local TOO_LARGE = 2 ^ 53
 
 local function whole(number)
   return format('%.0f', number)
@@ -78,6 +81,26 @@ local function read(key)
   return text
 end
 
+-- Three numbers that were written here; nothing for any other text. What is not a number
+-- compares with nothing.
+local function three(text)
+  if #text ~= LENGTH_OF_THREE or byte(text) ~= OURS then return nil end
+  local _, used, unit, at = unpack_text(THREE, text)
+  if used >= 0 and used < TOO_LARGE and unit >= 1 and at >= 0 and at < TOO_LARGE then
+    return used, unit, at
+  end
+end
+
+-- Four of them.
+local function four(text)
+  if #text ~= LENGTH_OF_FOUR or byte(text) ~= OURS then return nil end
+  local _, used, unit, at, before = unpack_text(FOUR, text)
+  if used >= 0 and used < TOO_LARGE and unit >= 1 and at >= 0 and at < TOO_LARGE
+    and before >= 0 and before < TOO_LARGE then
+    return used, unit, at, before
+  end
+end
+
 local function write(key, text, until_new)
   texts[key] = text
   expiry[key] = ceil(until_new / 1000) + SLACK
@@ -90,7 +113,7 @@ local function converted(used, from, unit, c)
 end
 
 -- Each algorithm: look(key, item) returns what is there, up to four values, the first nil for a
--- key of another type. With them judge returns allowed, remaining, reset_after, retry_after, and
+-- key that holds something else. With them judge returns allowed, remaining, reset_after, retry_after, and
 -- charge, refund and take write.
 local bucket, fixed, counter, log = {}, {}, {}, {}
 
@@ -98,8 +121,9 @@ local bucket, fixed, counter, log = {}, {}, {}, {}
 function bucket.look(key, item)
   local text = read(key)
   if text == nil then return nil end
-  if #text ~= LENGTH_OF_THREE or byte(text) ~= OURS then return 0 end
-  local _, used, unit, at = unpack_text(THREE, text)
+  if text == '' then return 0 end
+  local used, unit, at = three(text)
+  if not used then return nil end
   local a, c = item[3], item[4]
   if unit ~= item[5] or used > c then used = converted(used, unit, item[5], c) end
   local passed = now - at
@@ -149,8 +173,9 @@ function fixed.look(key, item)
   local text = read(key)
   if text == nil then return nil end
   local start = window_of(now, item[3])
-  if #text ~= LENGTH_OF_THREE or byte(text) ~= OURS then return 0, start end
-  local _, used, unit, stored = unpack_text(THREE, text)
+  if text == '' then return 0, start end
+  local used, unit, stored = three(text)
+  if not used then return nil end
   if stored < start then return 0, start end
   local c = item[4]
   used = converted(used, unit, item[5], c)
@@ -193,8 +218,9 @@ function counter.look(key, item)
   if text == nil then return nil end
   local per, c = item[3], item[4]
   local start = window_of(now, per)
-  if #text ~= LENGTH_OF_FOUR or byte(text) ~= OURS then return 0, start, 0, false end
-  local _, used, unit, stored, before = unpack_text(FOUR, text)
+  if text == '' then return 0, start, 0, false end
+  local used, unit, stored, before = four(text)
+  if not used then return nil end
   used = converted(used, unit, item[5], c)
   local distance = stored - start
   if distance >= 2 * per then
@@ -268,6 +294,7 @@ function log.look(key, item)
   local dropped = try('ZREMRANGEBYSCORE', key, '-inf', whole(now - per))
   if type(dropped) == 'table' then return nil end
   local newest = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
+  if newest and not (newest >= 0 and newest < TOO_LARGE) then return nil end
   if newest and newest - now > per then
     -- The clock stepped far back: what was written later than now counts as written now.
     for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf')) do
@@ -403,10 +430,12 @@ local function lease(item, process, key)
     local name, text = fields[number], fields[number + 1]
     if name == 's' then
       local stored, from, moment = match(text, '^(%d+) (%d+) (%d+)$')
+      if not stored then return { WRONG_TYPE } end
       used, at = tonumber(stored), min(now, tonumber(moment))
       if tonumber(from) ~= unit then used = ceil(used * unit / tonumber(from)) end
     else
       local h, n, g, d, u, w = match(text, SIX)
+      if not h then return { WRONG_TYPE } end
       h, u = tonumber(h), tonumber(u)
       leased = leased + h
       if u <= now then

@@ -50,7 +50,7 @@ class Incidents:
     def wrong_type(self, name: str, key: bytes) -> None:
         """A key of ours holds something that is not ours."""
         _logger.warning(
-            "shared store %s: rate %r finds another type under %s; its failure policy decides. "
+            "shared store %s: rate %r finds something else under %s; its failure policy decides. "
             "Remove that key, or give this deployment a prefix of its own",
             self._endpoint, name, key.decode(errors="replace"),
         )  # fmt: skip

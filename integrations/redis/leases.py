@@ -49,6 +49,7 @@ class Lease:
         asked_at: When the question under way was sent; None if there is none.
         flight: What carries it.
         spent: Units spent since the last question.
+        trouble: Why the last question has no answer; empty if it has.
         used_at: When something was spent last.
     """
 
@@ -56,7 +57,7 @@ class Lease:
         "_back", "_overdraft", "_rate", "_scale", "_seen", "_sent_debt", "_silent_until",
         "_since", "_term",
         "asked_at", "credit", "debt", "denied_until", "flight", "left", "low", "processes",
-        "renew_at", "retry_at", "spent", "until", "used_at", "wanted",
+        "renew_at", "retry_at", "spent", "trouble", "until", "used_at", "wanted",
     )  # fmt: skip
 
     def __init__(self, scale: Scale, term: float, overdraft: int = 0) -> None:
@@ -70,6 +71,7 @@ class Lease:
         self._sent_debt = 0
         self._since = -math.inf
         self.spent = 0
+        self.trouble = ""
         self.asked_at: float | None = None
         self.flight: Any = None
         self.credit = 0
@@ -183,6 +185,7 @@ class Lease:
         asked = self.asked_at
         assert asked is not None
         self.asked_at = None
+        self.trouble = ""
         _, granted, self._seen, self.left, retry, self.processes = answer
         self.debt -= self._sent_debt
         # Counted from the question: the store counts from later, so it never stops first.
@@ -196,10 +199,11 @@ class Lease:
             self.retry_at = asked + retry / 1e6
             self.denied_until = min(self.retry_at, asked + LONGEST_DENIAL)
 
-    def unheard(self, deadline: float) -> None:
+    def unheard(self, deadline: float, trouble: str = "") -> None:
         """The question under way has no answer; the next one settles what it did.
 
         Until its deadline it may still be executed, and the next must not overtake it.
         """
         self.asked_at = None
+        self.trouble = trouble
         self._silent_until = deadline

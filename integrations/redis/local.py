@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -34,10 +35,11 @@ class Leases:
         overdraft: Cost units that may be let through without having them, of each client.
         link: The way to the store.
         process: The id of this process.
+        used: Told what a client has spent, cost units, now and then.
     """
 
     __slots__ = (
-        "_head", "_keys", "_link", "_process", "_swept", "_tail",
+        "_head", "_keys", "_link", "_process", "_swept", "_tail", "_used",
         "allowed", "held", "overdraft", "rate", "scale", "seconds_of_unit", "term", "unit",
     )  # fmt: skip
 
@@ -50,6 +52,7 @@ class Leases:
         overdraft: float,
         link: Link,
         process: str,
+        used: Callable[[Key, float], None],
     ) -> None:
         self.rate = rate
         self.scale = scale
@@ -64,7 +67,12 @@ class Leases:
         self._tail = keys.lease_tail(rate)
         self._link = link
         self._process = process
+        self._used = used
         self._swept = 0
+
+    def key(self, subject: Key) -> bytes:
+        """Where the store keeps `subject`."""
+        return self._keys.key(self._head, subject, self._tail)
 
     def lease(self, subject: Key) -> Lease | None:
         """The lease for `subject`; None if there is no room for another."""
@@ -89,9 +97,11 @@ class Leases:
             The question under way; None if the store cannot be asked.
         """
         now = time.monotonic()
+        if lease.spent > 0:
+            self._used(subject, lease.spent / self.unit)
         ask = Ask(
             LEASE,
-            (self._keys.key(self._head, subject, self._tail),),
+            (self.key(subject),),
             (lease.question(now, least, leave=leave),),
             now + self._link.budget,
             lease,
@@ -155,4 +165,4 @@ def _over(ask: Ask) -> None:
     if ask.answer is not None and ask.answer[0] == DONE:
         lease.heard(ask.answer, time.monotonic())
     else:
-        lease.unheard(ask.deadline)
+        lease.unheard(ask.deadline, ask.trouble or "wrong_type")

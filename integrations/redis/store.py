@@ -194,8 +194,9 @@ class RedisStore:
         # Windows have no level that could be leased: they are decided strictly.
         if store.mode == "local" and share.scale.kind == BUCKET and share.flag == ENFORCE:
             share.leases = Leases(
-                rate, share.scale, self._keys, store.lease, store.overdraft, self._link, self._id
-            )
+                rate, share.scale, self._keys, store.lease, store.overdraft, self._link, self._id,
+                lambda subject, cost: share.used(subject, cost, self._clock()),
+            )  # fmt: skip
         return share
 
     def _count_nodes(self, nodes: int) -> None:
@@ -461,15 +462,28 @@ class RedisStore:
     def _note_trouble(self, question: Question) -> None:
         for ask, entries in question.parts:
             if ask.answer is not None and ask.answer[0] == WRONG_TYPE:
-                self._troubles["wrong_type"] += 1
-                share, _, key, _ = entries[0]
-                if key not in self._told_type and len(self._told_type) < 100:
-                    self._told_type.add(key)
-                    self._incidents.wrong_type(share.rate.name, key)
+                self._note_wrong_type(entries[0][0], entries[0][2])
                 return
             if ask.answer is None:
                 self._troubles[ask.trouble] += 1
                 return
+        if question.spent:
+            return
+        for share, subject, lease, _ in question.local:
+            if lease.trouble == "wrong_type" and share.leases is not None:
+                self._note_wrong_type(share, share.leases.key(subject))
+                return
+            if lease.trouble:
+                self._troubles[lease.trouble] += 1
+                return
+        if question.local:
+            self._troubles["timeout"] += 1  # answers, but never enough in time
+
+    def _note_wrong_type(self, share: Share, key: bytes) -> None:
+        self._troubles["wrong_type"] += 1
+        if key not in self._told_type and len(self._told_type) < 100:
+            self._told_type.add(key)
+            self._incidents.wrong_type(share.rate.name, key)
 
     # -- afterwards --------------------------------------------------------------------
 

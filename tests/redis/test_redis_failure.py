@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 
 from loadgate import AdmissionController, Overloaded, Policy, Rate, RateLimited, Reason
 from loadgate.errors import PolicyError
+from loadgate.rates.spec import ALGORITHMS
 from tests.redis.servers import Replicated, Server, cluster, free_port
 from tests.redis.shared_policy import shared, until
 
@@ -249,6 +251,97 @@ async def test_a_key_that_holds_something_else_is_left_alone_and_said_once(
             assert store.troubles["wrong_type"] == 5
             assert store.incidents == 0
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+OURS = b"\xb1"
+NO_NUMBER, ENDLESS = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("mode", ["strict", "local"])
+async def test_whatever_lies_under_a_key_hurts_nobody_else(
+    server: Server, algorithm: str, mode: str
+) -> None:
+    rate = Rate("r", "3/hour", algorithm=algorithm, shared=True)
+    foreign: list[tuple[str | bytes | float, ...]] = [
+        ("SET", "garbage"),
+        ("SET", OURS * 25),
+        ("SET", OURS * 33),
+        ("SET", OURS + struct.pack("<ddd", NO_NUMBER, 1, 1)),
+        ("SET", OURS + struct.pack("<ddd", ENDLESS, 1, 1)),
+        ("SET", OURS + struct.pack("<ddd", 1, 0, -1e300)),
+        ("SET", OURS + struct.pack("<dddd", 1, 1, 1, NO_NUMBER)),
+        ("SADD", "member"),
+        ("HSET", "field", "value"),
+        ("HSET", "s", "value"),
+        ("ZADD", "inf", "member"),
+        ("XADD", "*", "field", "value"),
+    ]
+    policy = shared(server.url, rate, mode=mode)
+    assert policy.store is not None
+    async with AdmissionController(policy) as controller:
+        for number, (command, *words) in enumerate(foreign):
+            who = f"client {number}"
+            await ask(controller, who)
+            with server.wire() as wire:
+                known = set(wire("KEYS", f"{policy.store.prefix}:v1:{{*"))
+                await ask(controller, f"victim {number}")
+                (key,) = set(wire("KEYS", f"{policy.store.prefix}:v1:{{*")) - known
+                wire("DEL", key)
+                wire(command, key, *words)
+                seen = await asked(controller, 5, f"victim {number}")
+                assert "429" in seen  # never a free pass
+                assert await ask(controller, f"other {number}") in {"store", "lease"}
+                wire("DEL", key)
+        store = controller.snapshot().store
+        assert store is not None
+        assert store.troubles["wrong_type"] > 0
+        assert store.troubles["failed"] == 0
+        assert store.incidents == 0
+
+
+async def test_in_local_mode_the_emergency_knows_what_was_spent() -> None:
+    with Server() as server:
+        policy = shared(server.url, "100/hour", mode="local", lease=0.2)
+        async with AdmissionController(policy) as controller:
+            admitted = 0
+            for _ in range(20):
+                seen = await asked(controller, 5)
+                admitted += 5 - seen["429"]
+                await anyio.sleep(0.01)
+            assert admitted > 80
+            server.kill()
+            await until("the incident", lambda: controller.snapshot().store.state == "open")
+            await anyio.sleep(0.25)  # what is leased is void
+            seen = await asked(controller, 100)
+            assert seen["emergency"] < 50
+
+
+async def test_cancelled_crowds_are_charged_for_what_was_admitted_exactly(server: Server) -> None:
+    policy = shared(server.url, "1/hour burst 100000")
+    assert policy.store is not None
+    admitted = 0
+
+    async def one(number: int) -> None:
+        nonlocal admitted
+        with anyio.move_on_after((number % 50) * 0.0001):
+            async with controller.admit(client=f"client {number % 7}"):
+                admitted += 1
+
+    async with AdmissionController(policy) as controller:
+        for _ in range(5):
+            async with anyio.create_task_group() as group:
+                for number in range(100):
+                    group.start_soon(one, number)
+        await ask(controller, "the last")  # what was given back before travels with it or before
+        assert controller.snapshot().in_flight == 0
+        assert controller.snapshot().store.forgotten == 0
+    with server.wire() as wire:
+        used = 0.0
+        for key in wire("KEYS", f"{policy.store.prefix}:v1:{{*"):
+            _, units, unit, _ = struct.unpack("<Bddd", wire("GET", key))
+            used += units / unit
+    assert used == pytest.approx(admitted + 1, abs=0.1)
 
 
 async def test_a_store_that_is_full_is_a_store_that_is_away() -> None:
