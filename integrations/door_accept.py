@@ -5,7 +5,9 @@ second; the others grow old in the kernel's queue, where no rule sees them, and 
 are accepted their clients have left. A door can only refuse whom it has met.
 
 While the door is closed, a connection whose request has come already (it has, when it waited) is
-answered on the bare socket: no transport, no task, no event of the loop.
+answered on the bare socket: no transport, no task, no event of the loop. Before TLS there is
+nothing to read and no way to answer, so the handshake passes, which costs more than everything
+else, unless the door drops those whom it refuses: then they are closed before it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -47,6 +50,8 @@ class Acceptor:
         door: Who may come in.
         connection: Makes the protocol of a connection.
         backlog: Length of the kernel's queue.
+        tls: What secures connections, None for nothing.
+        handshake_timeout: Seconds for the handshake, None for asyncio's own bound (60 s).
     """
 
     def __init__(
@@ -55,8 +60,13 @@ class Acceptor:
         door: Door,
         connection: Callable[[], DoorConnection],
         backlog: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        handshake_timeout: float | None = None,
     ) -> None:
         self._listener = listener
+        self._tls = tls
+        self._handshake_timeout = handshake_timeout if tls is not None else None
         self._door = door
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -96,7 +106,10 @@ class Acceptor:
 
     def _meet(self, peer: socket.socket) -> None:
         connection = self._connection()
-        if self._door.rule.closed:
+        if self._tls is not None:
+            if self._door.mode == "drop" and self._is_dropped(peer, connection):
+                return
+        elif self._door.rule.closed:
             try:
                 data = peer.recv(_READ)
             except (BlockingIOError, InterruptedError):
@@ -114,6 +127,18 @@ class Acceptor:
         task: asyncio.Task[object] = self._loop.create_task(self._let_in(connection, peer))
         self._coming.add(task)
         task.add_done_callback(self._coming.discard)
+
+    def _is_dropped(self, peer: socket.socket, connection: DoorConnection) -> bool:
+        """Decide before the handshake: nobody can say which path will be asked for."""
+        if not self._door.rule.closed:
+            return False
+        verdict = self._door.ask(b"")
+        if not isinstance(verdict, Refuse):
+            connection.verdict = verdict
+            return False
+        self._door.drop(verdict, b"")
+        peer.close()
+        return True
 
     def _is_answered(self, peer: socket.socket, connection: DoorConnection, data: bytes) -> bool:
         """Refuse the simplest of all requests here; others need a transport, even to be refused."""
@@ -135,7 +160,12 @@ class Acceptor:
 
     async def _let_in(self, connection: DoorConnection, peer: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, peer)
-        except OSError:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                peer,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_timeout,
+            )
+        except OSError:  # it left, or TLS did not come about
             connection.uncounted()
             peer.close()

@@ -81,7 +81,7 @@ class _Listening:
 
     async def until(self, stop: Callable[[], Awaitable[Any]]) -> None:
         """Accept connections until `stop` returns, then let those inside finish."""
-        servers = await self._listen()
+        servers = self._listen()
         ends = [
             self.loop.create_task(_wait(stop)),
             self.loop.create_task(self.context.terminate.wait()),
@@ -99,7 +99,7 @@ class _Listening:
             self.doorman.stop()
             await self._finish()
 
-    async def _listen(self) -> list[Acceptor | asyncio.Server]:
+    def _listen(self) -> list[Acceptor]:
         config, sockets = self.config, self.config.create_sockets()
         door = self.doorman.door
         plain = [
@@ -107,12 +107,13 @@ class _Listening:
             for sock in sockets.insecure_sockets
         ]
         secure = [
-            await self.loop.create_server(
+            Acceptor(
+                sock,
+                door,
                 self._connection,
-                sock=sock,
-                backlog=config.backlog,
-                ssl=config.create_ssl_context(),
-                ssl_handshake_timeout=config.ssl_handshake_timeout,
+                config.backlog,
+                tls=config.create_ssl_context(),
+                handshake_timeout=config.ssl_handshake_timeout,
             )
             for sock in sockets.secure_sockets
         ]
