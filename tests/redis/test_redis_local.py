@@ -5,9 +5,18 @@ from __future__ import annotations
 import contextlib
 
 import anyio
+import msgspec
 import pytest
 
-from loadgate import AdmissionController, Concurrency, Overloaded, Queue, Rate, RateLimited
+from loadgate import (
+    AdmissionController,
+    Concurrency,
+    Overloaded,
+    Policy,
+    Queue,
+    Rate,
+    RateLimited,
+)
 from loadgate.integrations.redis import RedisStore
 from tests.redis.servers import Server
 from tests.redis.shared_policy import PATIENT, several, shared, until
@@ -207,3 +216,22 @@ async def test_an_overdraft_lets_the_first_request_through_at_once(server: Serve
         with controller.try_admit(client="a") as permit:
             assert permit.charge is not None
             assert permit.charge.source == "lease"
+
+
+async def test_a_new_policy_turns_leasing_on_and_off(server: Server) -> None:
+    strict = shared(server.url, "5/hour")
+    assert strict.store is not None
+    leased = msgspec.structs.replace(
+        strict, store=msgspec.structs.replace(strict.store, mode="local")
+    )
+    async with AdmissionController(strict) as controller:
+        assert await admitted(controller, "a", 2) == 2
+        await controller.apply(leased)
+        # Another key in the store: what was used strictly is not known there.
+        assert await admitted(controller, "a", 9) == 5
+        assert controller.snapshot().store.decisions["lease"] > 0
+        await controller.apply(strict)
+        assert await admitted(controller, "a", 9) == 3
+        await controller.apply(leased)
+        await controller.apply(Policy())
+        assert await admitted(controller, "a", 50) == 50
