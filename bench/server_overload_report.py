@@ -138,12 +138,21 @@ def table(outcome: Outcome, service: str) -> Table:
 
 def page(outcome: Outcome) -> str:
     """The tables as the docs have them."""
+    top = max((cell.factor for cell in outcome.cells), default=nan)
     lines = [
+        "![goodput, p99 and refusal latency of each server from half to many times its "
+        f"capacity](pictures/{PICTURE.name})",
+        "",
         f"Python {platform.python_version()}, {'one core each' if outcome.pinned else 'no pinning'}"
         f" for server and generator, load average {outcome.load:.1f} before the run, "
         f"{outcome.seconds:g} s counted at each step. A bare Hypercorn that does nothing answers "
         f"{outcome.trivial.get('keep', nan):,.0f} requests per CPU second on kept connections and "
         f"{outcome.trivial.get('new', nan):,.0f} on new ones.",
+        "",
+        f"Goodput as a share of what could be had at each step; then, at {top:g} times the "
+        "capacity: the share of the vital clients' requests that was good, p99 of the 200s, "
+        "refusals (median and p99), requests without any answer, answers of any kind per CPU "
+        "second, and the processor time that the server got, in cores.",
         "",
     ]
     for service, slo in outcome.slo.items():
@@ -152,15 +161,11 @@ def page(outcome: Outcome) -> str:
             if not cells:
                 continue
             factors = sorted({cell.factor for cell in cells})
-            top = factors[-1]
             lines += [
                 f"### {WORDS[service].capitalize()}, {words}",
                 "",
-                f"{outcome.capacity[service]:g}/s possible, SLO {slo * 1e3:.0f} ms; peers' limits "
-                f"at {outcome.places[service]}. Goodput as a share of what could be had, then at "
-                f"{top:g}x: the share of the vital clients' requests, p99 of the 200s, refusals "
-                "(median and p99), requests without any answer, answers per CPU second, "
-                "processor time got.",
+                f"{outcome.capacity[service]:g}/s possible, SLO {slo * 1e3:.0f} ms, the peers' "
+                f"limits at {outcome.places[service]}.",
                 "",
                 "| | "
                 + " | ".join(f"{factor:g}x" for factor in factors)
@@ -254,7 +259,7 @@ def draw(outcome: Outcome, path: Path) -> None:
             for side in ("top", "right"):
                 axis.spines[side].set_visible(False)
             axis.set_title(title, fontsize=9, loc="left")
-        axes[row][0].set_ylim(-0.03, 1.08)
+        axes[row][0].set_ylim(-0.03, 1.15)
         axes[row][0].set_ylabel(f"{WORDS[service]}\n{_KINDS[connection]}", fontsize=9)
         axes[row][1].axhline(slo * 1e3, color="#333333", linewidth=0.8, linestyle="--")
         axes[row][1].annotate(
@@ -267,7 +272,7 @@ def draw(outcome: Outcome, path: Path) -> None:
         axis.set_xlabel("offered, times the capacity", fontsize=9)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, ncol=4, loc="upper center", frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (2.7 * len(rows) + 1.0)))
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.55 / (2.7 * len(rows) + 1.0)))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     plt.close(figure)
