@@ -15,7 +15,7 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadgate import AdmissionController, Concurrency, Policy, Signals
+from loadgate import AdmissionController, Concurrency, Permit, Policy, Signals
 from loadgate.decisions import Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.decision_timer import EVERY
@@ -48,6 +48,7 @@ class Place:
         self._patience = patience
         self._ready = threading.Event()
         self._stop: Callable[[], object] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.config = BoundConfig(self.listener, self._ready.set)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
@@ -63,6 +64,7 @@ class Place:
     async def _serve(self) -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         self._stop = lambda: loop.call_soon_threadsafe(stop.set)
+        self.loop = loop
         self.config.keep_alive_timeout = self._patience
         self.config.graceful_timeout = PATIENCE
         await run(self._app, self.config, stop.wait, self.door)
@@ -70,6 +72,21 @@ class Place:
     def stop(self) -> None:
         if self._stop is not None and self.thread.is_alive():
             self._stop()
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do something in the server's loop."""
+
+        async def done() -> None:
+            work()
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(done(), self.loop).result(PATIENCE)
+
+    def hold(self, gate: AdmissionController) -> Permit:
+        """Take the only place."""
+        permit = gate.admit()
+        self.do(permit.begin)
+        return permit
 
     def has_asked(self, times: int) -> bool:
         return self.rule.asked == times
@@ -310,6 +327,74 @@ def test_a_websocket_goes_through(uvloop: bool) -> None:
         client.send(b"\x81\x85\0\0\0\0again" + b"\x88\x80\0\0\0\0")  # a text, and a close
         seen = client.socket.recv(1000)
         assert seen.startswith(b"\x88")
+
+
+UPGRADE = (
+    "connection: Upgrade", "upgrade: websocket",
+    "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+)  # fmt: skip
+
+
+class Listener:
+    """A WebSocket that is accepted when it may be, and hears one message or the end."""
+
+    def __init__(self, gate: AdmissionController) -> None:
+        self.heard: list[Any] = []
+        self.layer = AdmissionMiddleware(self.hear, gate)
+
+    async def hear(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        self.heard.append(await receive())
+        if self.heard[-1]["type"] == "websocket.receive":
+            await send({"type": "websocket.close"})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = Service() if scope["type"] == "lifespan" else self.layer
+        await app(scope, receive, send)
+
+
+@loops
+def test_what_a_websocket_client_says_before_it_is_accepted_is_kept(uvloop: bool) -> None:
+    # Hypercorn 0.18 by itself answers 400 and keeps the connection for ever.
+    gate = controller()
+    app = Listener(gate)
+    with place(uvloop, app=app) as here, Http1(here.port) as client:
+        holder = here.hold(gate)
+        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81\x85\0\0\0\0early")
+        until(lambda: gate.admission.room.depth == 1)
+        here.do(holder.release)
+        until(lambda: bool(app.heard))
+        assert app.heard[0]["text"] == "early"
+        assert client.socket.recv(1000).startswith(b"HTTP/1.1 101")
+
+
+@loops
+def test_a_websocket_client_who_says_too_much_before_it_is_accepted_is_left(uvloop: bool) -> None:
+    gate = controller()
+    app = Listener(gate)
+    with place(uvloop, app=app) as here, Http1(here.port) as client:
+        holder = here.hold(gate)
+        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81" * (MAX_HEAD + 1))
+        with pytest.raises((EOFError, ConnectionError)):
+            client.read()
+        until(lambda: gate.admission.room.depth == 0)
+        here.do(holder.release)
+    assert app.heard == []
+
+
+@loops
+def test_a_websocket_that_was_refused_hears_nothing_more(uvloop: bool) -> None:
+    gate = controller(max_queue=0)
+    app = Listener(gate)
+    with place(uvloop, app=app) as here, Http1(here.port) as client:
+        holder = here.hold(gate)
+        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81\x85\0\0\0\0early")
+        assert client.read()[0] == 503
+        with pytest.raises((EOFError, ConnectionError)):
+            client.read()
+        here.do(holder.release)
+    assert app.heard == []
 
 
 @loops
