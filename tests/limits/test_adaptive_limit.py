@@ -131,9 +131,10 @@ def test_it_does_not_move_while_the_service_is_not_full(initial: int) -> None:
     assert service.refused == 0
 
 
-def test_nobody_is_refused_at_four_fifths_of_the_capacity() -> None:
+@pytest.mark.parametrize("seed", [1, 4, 19])
+def test_nobody_is_refused_at_four_fifths_of_the_capacity(seed: int) -> None:
     limit = adaptive()
-    service = Service(limit, servers=8, work=0.02, delay=0.03, queue=32)
+    service = Service(limit, servers=8, work=0.02, delay=0.03, queue=32, seed=seed)
     service.run(30.0, rate=320.0)
     service.refused = 0
     service.run(60.0, rate=320.0)

@@ -118,6 +118,7 @@ class AdaptiveLimit(Paced):
         "_probing",
         "_reason",
         "_rises",
+        "_stood",
         "latency_target",
     )
 
@@ -135,6 +136,7 @@ class AdaptiveLimit(Paced):
         self._pinned = False  # a window was seen whose limit was really used
         self._pressure = 0.0  # share turned away, smoothed
         self._rises = 0  # in a row
+        self._stood = False  # the window before showed a queue although the limit was not full
         self._probing = False
         self._probes = 0
         self._next_probe = -inf
@@ -213,10 +215,11 @@ class AdaptiveLimit(Paced):
         levels = self._levels
         stretch = latency / levels.unloaded
         reason = "free"
+        stands = False
         if not levels.sure:
             flat = levels.flat
             if flat is not None and level > 1.5 * flat and stretch > 2.0:
-                self._base = min(self._base, 1.3 * flat)
+                self._base = min(self._base, max(1.3 * flat, FALL * level))
                 self._pinned = True
                 reason = "queueing"
         elif blocked and stretch < 1.3:
@@ -224,8 +227,11 @@ class AdaptiveLimit(Paced):
             self._base = max(self._base * 1.05 + 0.2, rise)
             reason = "peaks"
         elif not blocked and stretch > 1.5 and level > 1.3 * self._target():
-            self._base = min(self._base, max(self._target(), 0.7 * level))
-            reason = "queueing"
+            stands = levels.low_weight > KNOWN
+            if stands and self._stood:
+                self._base = min(self._base, max(self._target(), FALL * level))
+                reason = "queueing"
+        self._stood = stands
         self._move(now, reason)
 
     def _full(self, now: float, latency: float, *, probed: bool) -> None:
