@@ -1,9 +1,10 @@
 """What does a strict decision cost beside the bare client and beside other limiters on Redis?
 
-    python -m bench.redis [--server valkey-9.1] [--rounds 5]
+    python -m bench.redis [--server valkey-9.1] [--rounds 20]
 
 Everything runs against the same private server in the same run, round by round in turn, so that
-a busy machine slows all of them down alike. The best round counts: noise only ever adds. Where
+a busy machine slows all of them down alike. The best round counts, for noise only ever adds, and
+rounds are short, so that some of them meet a quiet moment. Where
 there are two cores, the server has one for itself, as it has on a machine of its own.
 """
 
@@ -351,8 +352,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m bench.redis")
     parser.add_argument("--server", choices=NAMES, default=DEFAULT)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--decisions", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--decisions", type=int, default=2000)
     parser.add_argument("--backend", choices=("asyncio", "uvloop", "trio"), default="asyncio")
     options = parser.parse_args()
     backend = "trio" if options.backend == "trio" else "asyncio"
