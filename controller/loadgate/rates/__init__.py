@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from loadgate.errors import PolicyError
 from loadgate.rates.base import Limiter
@@ -11,7 +11,15 @@ from loadgate.rates.leaky_bucket import LeakyBucket
 from loadgate.rates.shaper import LeakyBucketShaper
 from loadgate.rates.sliding_window_counter import SlidingWindowCounter
 from loadgate.rates.sliding_window_log import SlidingWindowLog
-from loadgate.rates.spec import ALGORITHMS, DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, Rate, one_of, whole
+from loadgate.rates.spec import (
+    ALGORITHMS,
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_KEYS,
+    Rate,
+    Settings,
+    one_of,
+    whole,
+)
 from loadgate.rates.token_bucket import TokenBucket
 
 __all__ = ["ALGORITHMS", "SHAPER", "Limiter", "PolicyError", "Rate", "create"]
@@ -30,14 +38,7 @@ _LIMITERS: dict[str, Any] = {
 
 @overload
 def create(
-    algorithm: Literal["leaky-bucket-shaper"],
-    *,
-    limit: float,
-    per: float = ...,
-    burst: float | None = ...,
-    name: str = ...,
-    max_keys: int = ...,
-    max_bytes: int = ...,
+    algorithm: Literal["leaky-bucket-shaper"], **settings: Unpack[Settings]
 ) -> LeakyBucketShaper: ...
 @overload
 def create(
@@ -48,25 +49,10 @@ def create(
         "sliding-window-counter",
         "sliding-window-log",
     ],
-    *,
-    limit: float,
-    per: float = ...,
-    burst: float | None = ...,
-    name: str = ...,
-    max_keys: int = ...,
-    max_bytes: int = ...,
+    **settings: Unpack[Settings],
 ) -> Limiter[Any]: ...
 @overload
-def create(
-    algorithm: str,
-    *,
-    limit: float,
-    per: float = ...,
-    burst: float | None = ...,
-    name: str = ...,
-    max_keys: int = ...,
-    max_bytes: int = ...,
-) -> Any: ...
+def create(algorithm: str, **settings: Unpack[Settings]) -> Any: ...
 def create(
     algorithm: str,
     *,
@@ -96,6 +82,6 @@ def create(
     whole("max_keys", max_keys, least=1)
     whole("max_bytes", max_bytes, least=1024)
     limiter: Limiter[Any] | LeakyBucketShaper = _LIMITERS[algorithm](
-        limit, per, burst, name=name, max_keys=max_keys, max_bytes=max_bytes
+        limit=limit, per=per, burst=burst, name=name, max_keys=max_keys, max_bytes=max_bytes
     )
     return limiter

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from loadgate.decisions import Quota
-from loadgate.rates.table import SHARD_SHIFT, Key, KeyTable
+from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.table import (
+    SHARD_SHIFT,
+    STEPS_PER_WALK,
+    Key,
+    KeyTable,
+    SharedBucket,
+    overflow,
+)
 
 State = TypeVar("State")
+
+# Whole costs add exactly. Fractions (cost=0.1) do not: the last of a window is not refused for
+# a billionth of the limit.
+OF_LIMIT: Final = 2.0**-30
 
 
 class Limiter(ABC, Generic[State]):
@@ -19,20 +31,59 @@ class Limiter(ABC, Generic[State]):
     Driven by its caller: every `now` is monotonic seconds. Keys are str or bytes; `"a"` and
     `b"a"` are two keys. Text is counted as it stands (no Unicode normalisation, no trimming).
 
+    An algorithm tells the key table moments on a clock of its own. On that clock it sets `_idle`,
+    how long a key must have been as good as new to be forgotten, and `_rest`, how long the
+    table's hand stands still after a round in which it found nothing.
+
     Attributes:
+        algorithm: What operators call it.
         name: Put into every `Quota`.
         allowed: Decisions of `hit` that charged.
         refused: Decisions of `hit` that refused.
+
+    Args:
+        limit: Cost units per `per` seconds, positive.
+        per: Seconds, positive.
+        burst: Cost units that may be had at once; buckets only.
+        name: Put into every `Quota`.
+        max_keys: Most keys remembered.
+        max_bytes: Most bytes of keys and state.
+
+    Raises:
+        PolicyError: A value is out of bounds.
     """
 
-    __slots__ = ("_shards", "_table", "allowed", "name", "refused")
+    __slots__ = ("_idle", "_rest", "_shards", "_table", "_walk_at", "allowed", "name", "refused")
 
-    def __init__(self, name: str, table: KeyTable[State]) -> None:
+    algorithm: ClassVar[str]
+
+    def __init__(
+        self,
+        limit: float,
+        per: float = 1.0,
+        burst: float | None = None,
+        *,
+        name: str = "",
+        max_keys: int = DEFAULT_MAX_KEYS,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        limit, per, burst = bounds(self.algorithm, limit, per, burst)
         self.name = name
         self.allowed = 0
         self.refused = 0
-        self._table = table
-        self._shards = table.shards
+        self._table = self._make_table(max_keys, max_bytes)
+        self._shards = self._table.shards
+        self._idle = self._rest = 0.0
+        self._walk_at = -math.inf
+        self._start(limit, per, burst)
+
+    @abstractmethod
+    def _make_table(self, max_keys: int, max_bytes: int) -> KeyTable[State]:
+        """A table that knows when a state is fresh and what it weighs."""
+
+    @abstractmethod
+    def _start(self, limit: float, per: float, burst: float) -> None:
+        """Set the first rate, which is within bounds."""
 
     @abstractmethod
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
@@ -72,6 +123,33 @@ class Limiter(ABC, Generic[State]):
 
     def _get(self, key: object) -> State | None:
         return self._shards[hash(key) >> SHARD_SHIFT].get(key)
+
+    def _look(self, key: Key, fresh_at: float, fresh: State) -> State:
+        """The state by which `key` would be judged; `fresh` if it has none. Changes nothing."""
+        state = self._get(key)
+        if state is None:
+            place = self._table.find(key, fresh_at)
+            state = self._shard(place).get(place, fresh)
+        return state
+
+    def _enter(self, key: Key, fresh_at: float, idle_at: float, fresh: State) -> tuple[Key, State]:
+        """Where `key` is counted, and its state there; it gets an entry if it has none."""
+        state = self._get(key)
+        if state is not None:
+            return key, state
+        place = self._table.place(key, fresh_at, idle_at)
+        return place, self._shard(place).setdefault(place, fresh)
+
+    def _hit_placed(self, place: Key, key: Key, now: float, cost: float, fresh: State) -> Quota:
+        """Decide about a key that was unknown, where the table has placed it."""
+        self._shards[hash(place) >> SHARD_SHIFT].setdefault(place, fresh)
+        quota = self.hit(place, now, cost)
+        return overflow(quota, key, place) if isinstance(place, SharedBucket) else quota
+
+    def _walk(self, clock: float) -> None:
+        """Let the table's hand go on; after a round that found nothing to drop it rests."""
+        if self._table.walk(clock - self._idle, STEPS_PER_WALK):
+            self._walk_at = clock + self._rest
 
     def resize(self, max_keys: int, max_bytes: int) -> None:
         """Set new bounds of the key table; entries beyond them go when as good as new."""

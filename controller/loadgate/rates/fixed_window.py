@@ -14,33 +14,14 @@ limit` a spent one.
 from __future__ import annotations
 
 import math
-from operator import le
-from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import Limiter, check, end_of_window, until
-from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
-from loadgate.rates.table import (
-    IDLE_SECONDS,
-    REQUESTS_PER_WALK,
-    SHARD_SHIFT,
-    STEPS_PER_WALK,
-    Key,
-    KeyTable,
-    SharedBucket,
-    overflow,
-    plain,
-    receipt_key,
-)
-
-# Whole costs add exactly. Fractions (cost=0.1) do not: the last of a window is not refused for
-# a billionth of the limit.
-_OF_LIMIT: Final = 2.0**-30
-_WALK_MASK: Final = REQUESTS_PER_WALK - 1
-_FLOAT_BYTES: Final = 24
+from loadgate.rates.base import OF_LIMIT, check, end_of_window, until
+from loadgate.rates.level import LevelLimiter
+from loadgate.rates.table import IDLE_SECONDS, SHARD_SHIFT, WALK_MASK, Key, plain, receipt_key
 
 
-class FixedWindow(Limiter[float]):
+class FixedWindow(LevelLimiter):
     """A fixed window for each key.
 
     Args:
@@ -55,41 +36,17 @@ class FixedWindow(Limiter[float]):
         PolicyError: A value is out of bounds.
     """
 
-    __slots__ = (
-        "_begin",
-        "_clock",
-        "_end",
-        "_idle",
-        "_limit",
-        "_line",
-        "_origin",
-        "_per",
-        "_room",
-        "_settled",
-        "_walk_at",
-    )
+    __slots__ = ("_begin", "_clock", "_end", "_line", "_per", "_room")
 
-    def __init__(
-        self,
-        limit: float,
-        per: float = 1.0,
-        burst: float | None = None,
-        *,
-        name: str = "",
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
-        limit, per, _ = bounds("fixed-window", limit, per, burst)
-        super().__init__(name, KeyTable(le, _FLOAT_BYTES, max_keys, max_bytes))
-        self._settled = -math.inf
-        self._set(limit, per, 0.0)
+    algorithm = "fixed-window"
 
-    def _set(self, limit: float, per: float, origin: float) -> None:
-        self._limit = limit
+    def _set(self, limit: float, per: float, now: float, clock: float) -> None:
+        # `_burst` is the limit, as for every window.
         self._per = per
-        self._origin = origin
-        self._room = limit + limit * _OF_LIMIT
+        self._origin = clock - now // per * limit
+        self._room = limit + limit * OF_LIMIT
         self._idle = limit * math.ceil(IDLE_SECONDS / per)
+        self._rest = self._idle / 2.0
         self._walk_at = -math.inf
         # The window that was asked for last, which is the same for nearly every decision.
         self._begin, self._end = math.inf, -math.inf
@@ -119,11 +76,11 @@ class FixedWindow(Limiter[float]):
         clock = self._clock
         if level < clock:
             level = clock
-            if clock >= self._walk_at and not self.allowed & _WALK_MASK:
+            if clock >= self._walk_at and not self.allowed & WALK_MASK:
                 states[key] = level
                 self._walk(clock)
         after = level + cost
-        limit = self._limit
+        limit = self._burst
         if level < after <= self._line:
             states[key] = after
             self.allowed += 1
@@ -144,7 +101,7 @@ class FixedWindow(Limiter[float]):
             retry_after = self._end - now
             if now + retry_after >= self._end and after > self._line:
                 refused = self.refused = self.refused + 1
-                if clock >= self._walk_at and not refused & _WALK_MASK:
+                if clock >= self._walk_at and not refused & WALK_MASK:
                     self._walk(clock)
                 return Quota(
                     False,
@@ -174,36 +131,19 @@ class FixedWindow(Limiter[float]):
     def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
         check(now, cost)
         clock = self._clock_at(now)
-        if cost > self._limit:
+        if cost > self._burst:
             self.refused += 1
             plain(key)
             return self._answer(key, clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
-        self._shard(place).setdefault(place, clock)
-        if isinstance(place, SharedBucket):
-            return overflow(self.hit(place, now, cost), key, place)
-        return self.hit(place, now, cost)
+        return self._hit_placed(place, key, now, cost, clock)
 
     def _clock_at(self, now: float) -> float:
-        return now // self._per * self._limit + self._origin
-
-    def _walk(self, clock: float) -> None:
-        if self._table.walk(clock - self._idle, STEPS_PER_WALK):
-            self._walk_at = clock + self._idle / 2.0
+        return now // self._per * self._burst + self._origin
 
     def _fits(self, level: float, cost: float, now: float) -> bool:
         clock = self._clock_at(now)
         return max(level, clock) + cost <= clock + self._room
-
-    def _sane(self, level: float, clock: float) -> float:
-        """The level, brought back into one window after the clock stepped back or a change.
-
-        A step back by one window is waited out; after a longer one the window counts as spent.
-        """
-        debt = level - clock
-        if debt > 2.0 * self._limit or (debt > self._limit and clock < self._settled):
-            return clock + self._limit
-        return level
 
     def _answer(self, key: Key, level: float, now: float, cost: float, *, allowed: bool) -> Quota:
         window = now // self._per
@@ -211,19 +151,19 @@ class FixedWindow(Limiter[float]):
         # Not below 0, where rounding puts it if `per` is next to nothing beside `now`.
         reset_after = 0.0
         if used:
-            end = (window + max(1.0, math.ceil(used / self._limit))) * self._per
+            end = (window + max(1.0, math.ceil(used / self._burst))) * self._per
             reset_after = max(0.0, end - now)
         retry_after = 0.0
         if not allowed:
             retry_after = math.inf
-            if cost <= self._limit:
-                windows = max(1.0, math.ceil((used + cost - self._room) / self._limit))
+            if cost <= self._burst:
+                windows = max(1.0, math.ceil((used + cost - self._room) / self._burst))
                 moment = (window + windows) * self._per
                 retry_after = until(now, moment, lambda at: self._fits(level, cost, at))
         return Quota(
             allowed,
-            self._limit,
-            max(0.0, self._limit - used),
+            self._burst,
+            max(0.0, self._burst - used),
             reset_after,
             retry_after,
             key,
@@ -236,11 +176,7 @@ class FixedWindow(Limiter[float]):
         """What `hit` would answer, without changing anything."""
         check(now, cost)
         clock = self._clock_at(now)
-        level = self._get(key)
-        if level is None:
-            place = self._table.find(key, clock)
-            level = self._shard(place).get(place, clock)
-        level = self._sane(max(level, clock), clock)
+        level = self._sane(max(self._look(key, clock, clock), clock), clock)
         return self._answer(key, level, now, cost, allowed=self._fits(level, cost, now))
 
     def refund(self, quota: Quota, now: float) -> None:
@@ -252,22 +188,3 @@ class FixedWindow(Limiter[float]):
         clock = self._clock_at(now)
         if level > clock:
             self._shard(place)[place] = max(level - quota.cost, clock)
-
-    def take(self, key: Key, now: float, cost: float = 1.0) -> None:
-        """Charge `cost` whatever is left of the window, at most all that is left."""
-        check(now, cost)
-        clock = self._clock_at(now)
-        place = key
-        level = self._get(key)
-        if level is None:
-            place = self._table.place(key, clock, clock - self._idle)
-            level = self._shard(place).get(place, clock)
-        level = self._sane(max(level, clock), clock)
-        self._shard(place)[place] = max(level, min(level + cost, clock + self._limit))
-
-    def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
-        """Set a new window for all keys at once; what was used of this one stays used."""
-        limit, per, _ = bounds("fixed-window", limit, per, burst)
-        clock = self._clock_at(now)
-        self._settled = clock + self._limit
-        self._set(limit, per, clock - now // per * limit)

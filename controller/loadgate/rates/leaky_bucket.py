@@ -22,3 +22,5 @@ class LeakyBucket(TokenBucket):
     """
 
     __slots__ = ()
+
+    algorithm = "leaky-bucket"

@@ -7,10 +7,10 @@ is stored per waiter and nothing wakes up for nothing.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Unpack
 
 from loadgate.decisions import Quota, Reason, Refuse, Stage
-from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS
+from loadgate.rates.spec import Settings
 from loadgate.rates.token_bucket import TokenBucket
 
 _SMALLEST_DELAY: Final = 1e-9  # seconds; what is left of a subtraction below this is rounding
@@ -21,7 +21,7 @@ class LeakyBucketShaper:
 
     Args:
         limit: Cost units that leave per `per` seconds, positive.
-        per: Seconds, positive.
+        per: Seconds, positive; 1 when left out.
         burst: Most cost units waiting, the one that leaves at once among them; at least 1. The
             longest delay is (burst - 1) x per / limit for a cost of 1. `limit` when None.
         name: Named by refusals.
@@ -34,20 +34,9 @@ class LeakyBucketShaper:
 
     __slots__ = ("bucket",)
 
-    def __init__(
-        self,
-        limit: float,
-        per: float = 1.0,
-        burst: float | None = None,
-        *,
-        name: str = "",
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
+    def __init__(self, **settings: Unpack[Settings]) -> None:
         # Where the meter's level stands before a request is poured in is when it may leave.
-        self.bucket = TokenBucket(
-            limit, per, burst, name=name, max_keys=max_keys, max_bytes=max_bytes
-        )
+        self.bucket = TokenBucket(**settings)
 
     def delay(self, key: str | bytes, now: float, cost: float = 1.0) -> float | Refuse:
         """Queue `cost` for `key`.

@@ -15,24 +15,18 @@ import math
 from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import Limiter, check, end_of_window, until
-from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.base import OF_LIMIT, Limiter, check, end_of_window, until
+from loadgate.rates.spec import bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
-    REQUESTS_PER_WALK,
     SHARD_SHIFT,
-    STEPS_PER_WALK,
+    WALK_MASK,
     Key,
     KeyTable,
-    SharedBucket,
-    overflow,
     plain,
     receipt_key,
 )
 
-# Rounding of fractional costs never refuses the last one; whole costs add exactly.
-_OF_LIMIT: Final = 2.0**-30
-_WALK_MASK: Final = REQUESTS_PER_WALK - 1
 _COMPLEX_BYTES: Final = 32
 _ROUNDING: Final = 2.0**-51  # two units in the last place of 1.0
 # The limit may be raised so many times over before what was counted has to be forgotten.
@@ -63,29 +57,21 @@ class SlidingWindowCounter(Limiter[complex]):
         "_begin",
         "_end",
         "_full_until",
-        "_idle",
         "_limit",
         "_next_end",
         "_per",
         "_room",
         "_shift",
         "_span",
-        "_walk_at",
         "_whole",
     )
 
-    def __init__(
-        self,
-        limit: float,
-        per: float = 1.0,
-        burst: float | None = None,
-        *,
-        name: str = "",
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
-        limit, per, _ = bounds("sliding-window-counter", limit, per, burst)
-        super().__init__(name, KeyTable(_is_fresh, _COMPLEX_BYTES, max_keys, max_bytes))
+    algorithm = "sliding-window-counter"
+
+    def _make_table(self, max_keys: int, max_bytes: int) -> KeyTable[complex]:
+        return KeyTable(_is_fresh, _COMPLEX_BYTES, max_keys, max_bytes)
+
+    def _start(self, limit: float, per: float, burst: float) -> None:
         self._span = _span(limit)
         self._whole = True  # nothing but whole costs so far, so whole counts
         self._set(limit, per, 0.0)
@@ -94,8 +80,9 @@ class SlidingWindowCounter(Limiter[complex]):
         self._limit = limit
         self._per = per
         self._shift = shift
-        self._room = limit + limit * _OF_LIMIT
+        self._room = limit + limit * OF_LIMIT
         self._idle = self._span * (2.0 + math.ceil(IDLE_SECONDS / per))
+        self._rest = self._idle / 2.0
         self._walk_at = -math.inf
         # The window that was asked for last, which is the same for nearly every decision.
         self._begin = math.inf
@@ -141,7 +128,7 @@ class SlidingWindowCounter(Limiter[complex]):
             count = 0.0
             if before < 0.0:
                 before = 0.0
-            if base >= self._walk_at and not self.allowed & _WALK_MASK:
+            if base >= self._walk_at and not self.allowed & WALK_MASK:
                 states[key] = complex(base, before)
                 self._walk(base)
         used = before * ((end - now) / self._per) // 1.0 + count if before else count
@@ -181,7 +168,7 @@ class SlidingWindowCounter(Limiter[complex]):
                 if cost == 1.0 and count == limit:
                     self._full_until = now + retry_after
             refused = self.refused = self.refused + 1
-            if base >= self._walk_at and not refused & _WALK_MASK:
+            if base >= self._walk_at and not refused & WALK_MASK:
                 self._walk(base)
             left = limit - used
             return Quota(
@@ -220,14 +207,7 @@ class SlidingWindowCounter(Limiter[complex]):
             self.refused += 1
             return self._answer(plain(key), complex(base, 0.0), now, cost, allowed=False)
         place = self._table.place(key, base - self._span, base - self._idle)
-        self._shard(place).setdefault(place, complex(base, 0.0))
-        if isinstance(place, SharedBucket):
-            return overflow(self.hit(place, now, cost), key, place)
-        return self.hit(place, now, cost)
-
-    def _walk(self, base: float) -> None:
-        if self._table.walk(base - self._idle, STEPS_PER_WALK):
-            self._walk_at = base + self._idle / 2.0
+        return self._hit_placed(place, key, now, cost, complex(base, 0.0))
 
     def _base_at(self, now: float) -> float:
         return (now // self._per + self._shift) * self._span
@@ -321,11 +301,7 @@ class SlidingWindowCounter(Limiter[complex]):
         check(now, cost)
         self._turn(now)
         base = self._base
-        state = self._get(key)
-        if state is None:
-            place = self._table.find(key, base - self._span)
-            state = self._shard(place).get(place, complex(base, 0.0))
-        state = self._sane(state, base)
+        state = self._sane(self._look(key, base - self._span, complex(base, 0.0)), base)
         return self._answer(key, state, now, cost, allowed=self._fits(state, now, cost))
 
     def refund(self, quota: Quota, now: float) -> None:
@@ -345,11 +321,8 @@ class SlidingWindowCounter(Limiter[complex]):
         """Charge `cost` whatever is left, at most up to the limit in this window."""
         check(now, cost)
         base = self._base_at(now)
-        place = key
-        state = self._get(key)
-        if state is None:
-            place = self._table.place(key, base - self._span, base - self._idle)
-            state = self._shard(place).get(place, complex(base, 0.0))
+        fresh = complex(base, 0.0)
+        place, state = self._enter(key, base - self._span, base - self._idle, fresh)
         state = self._sane(state, base)
         if state.real - base < self._span:
             self._whole = self._whole and not cost % 1.0
@@ -362,7 +335,7 @@ class SlidingWindowCounter(Limiter[complex]):
 
         A limit raised more than eightfold forgets them: they are a small part of it.
         """
-        limit, per, _ = bounds("sliding-window-counter", limit, per, burst)
+        limit, per, _ = bounds(self.algorithm, limit, per, burst)
         number = now // self._per + self._shift
         if limit >= self._span:
             self._table.clear()

@@ -15,12 +15,11 @@ from typing import Final
 
 from loadgate.decisions import Quota
 from loadgate.rates.base import Limiter, check, until
-from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.spec import bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
-    REQUESTS_PER_WALK,
     SHARD_SHIFT,
-    STEPS_PER_WALK,
+    WALK_MASK,
     Key,
     KeyTable,
     SharedBucket,
@@ -29,7 +28,6 @@ from loadgate.rates.table import (
     receipt_key,
 )
 
-_WALK_MASK: Final = REQUESTS_PER_WALK - 1
 _ARRAY_BYTES: Final = 96  # an empty array, and the two numbers before the ring
 
 
@@ -52,25 +50,21 @@ class SlidingWindowLog(Limiter["array[float]"]):
         PolicyError: A value is out of bounds.
     """
 
-    __slots__ = ("_limit", "_per", "_walk_at")
+    __slots__ = ("_limit", "_per")
 
-    def __init__(
-        self,
-        limit: float,
-        per: float = 1.0,
-        burst: float | None = None,
-        *,
-        name: str = "",
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
-        limit, per, _ = bounds("sliding-window-log", limit, per, burst)
-        super().__init__(name, KeyTable(_is_fresh, 0, max_keys, max_bytes))
+    algorithm = "sliding-window-log"
+
+    def _make_table(self, max_keys: int, max_bytes: int) -> KeyTable[array[float]]:
+        return KeyTable(_is_fresh, _ARRAY_BYTES, max_keys, max_bytes)
+
+    def _start(self, limit: float, per: float, burst: float) -> None:
         self._set(limit, per)
 
     def _set(self, limit: float, per: float) -> None:
         self._limit = int(limit)
         self._per = per
+        self._idle = per + IDLE_SECONDS
+        self._rest = IDLE_SECONDS / 2.0
         self._walk_at = -math.inf
         self._table.weigh(_ARRAY_BYTES + 8 * self._limit)
 
@@ -89,15 +83,14 @@ class SlidingWindowLog(Limiter["array[float]"]):
             if cost > self._limit:
                 self.refused += 1
                 return self._answer(plain(key), _EMPTY, 0, now, cost, allowed=False)
-            place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
+            place = self._table.place(key, now - self._per, now - self._idle)
             states = self._shard(place)
             state = states.setdefault(place, _EMPTY[:])
             if isinstance(place, SharedBucket):
                 return overflow(self.hit(place, now, cost), key, place)
             key = place
-        elif now >= self._walk_at and not (self.allowed + self.refused) & _WALK_MASK:
-            if self._table.walk(now - self._per - IDLE_SECONDS, STEPS_PER_WALK):
-                self._walk_at = now + IDLE_SECONDS / 2.0
+        elif now >= self._walk_at and not (self.allowed + self.refused) & WALK_MASK:
+            self._walk(now)
             # The hand may have dropped this key, idle until this moment.
             if key not in states:
                 return self.hit(key, now, cost)
@@ -173,10 +166,7 @@ class SlidingWindowLog(Limiter["array[float]"]):
     def peek(self, key: Key, now: float, cost: float = 1.0) -> Quota:
         """What `hit` would answer, without changing anything."""
         _whole(now, cost)
-        state = self._get(key)
-        if state is None:
-            place = self._table.find(key, now - self._per)
-            state = self._shard(place).get(place, _EMPTY)
+        state = self._look(key, now - self._per, _EMPTY)
         if state[2 + int(state[0])] - now > self._per:
             state = _rebased(state, now)
         count = self._count(state, now)
@@ -208,11 +198,7 @@ class SlidingWindowLog(Limiter["array[float]"]):
     def take(self, key: Key, now: float, cost: float = 1.0) -> None:
         """Write `cost` entries whatever is left, at most as many as still fit."""
         _whole(now, cost)
-        place = key
-        state = self._get(key)
-        if state is None:
-            place = self._table.place(key, now - self._per, now - self._per - IDLE_SECONDS)
-            state = self._shard(place).setdefault(place, _EMPTY[:])
+        place, state = self._enter(key, now - self._per, now - self._idle, _EMPTY[:])
         if state[2 + int(state[0])] - now > self._per:
             state = self._shard(place)[place] = _rebased(state, now)
         count = self._count(state, now)
@@ -225,7 +211,7 @@ class SlidingWindowLog(Limiter["array[float]"]):
 
     def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
         """Set a new limit or window for all keys at once; what was written stays."""
-        limit, per, _ = bounds("sliding-window-log", limit, per, burst)
+        limit, per, _ = bounds(self.algorithm, limit, per, burst)
         self._set(limit, per)
 
 

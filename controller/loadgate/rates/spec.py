@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, Required, TypedDict
 
 import msgspec
 
@@ -47,6 +47,17 @@ _LABELS: Final = tuple(outcome.value for outcome in Outcome)
 
 # Absence is this very object: a NaN that somebody wrote is another one, and an error.
 _ABSENT: Final = float("nan")
+
+
+class Settings(TypedDict, total=False):
+    """What a limiter is made with; `loadgate.rates.create` says what each of them means."""
+
+    limit: Required[float]
+    per: float
+    burst: float | None
+    name: str
+    max_keys: int
+    max_bytes: int
 
 
 class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -32,6 +32,8 @@ STEPS_WHEN_FULL: Final = 16
 # average, and the call is paid for by eight requests.
 REQUESTS_PER_WALK: Final = 8
 STEPS_PER_WALK: Final = 8
+# `count & WALK_MASK` is 0 when the hand moves.
+WALK_MASK: Final = REQUESTS_PER_WALK - 1
 # Idle keys stay this long beyond being as good as new. Forgetting at once would make a client
 # that returns every second pay for a new entry each time; a full table does not wait for it.
 IDLE_SECONDS: Final = 10.0

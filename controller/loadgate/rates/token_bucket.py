@@ -16,21 +16,17 @@ an idle key needs no update to be known as full.
 from __future__ import annotations
 
 import math
-from operator import le
 from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import Limiter, check
-from loadgate.rates.spec import DEFAULT_MAX_BYTES, DEFAULT_MAX_KEYS, bounds
+from loadgate.rates.base import check
+from loadgate.rates.level import LevelLimiter
 from loadgate.rates.table import (
     IDLE_SECONDS,
-    REQUESTS_PER_WALK,
     SHARD_SHIFT,
-    STEPS_PER_WALK,
+    WALK_MASK,
     Key,
-    KeyTable,
     SharedBucket,
-    overflow,
     plain,
     receipt_key,
 )
@@ -40,11 +36,9 @@ from loadgate.rates.table import (
 # last place: a third of a nanosecond after a day of uptime. 2**-40 of a burst of 200 is 2e-10.
 _OF_CLOCK: Final = 2.0**-48
 _OF_BURST: Final = 2.0**-40
-_WALK_MASK: Final = REQUESTS_PER_WALK - 1
-_FLOAT_BYTES: Final = 24
 
 
-class TokenBucket(Limiter[float]):
+class TokenBucket(LevelLimiter):
     """A token bucket for each key.
 
     Args:
@@ -59,40 +53,19 @@ class TokenBucket(Limiter[float]):
         PolicyError: A value is out of bounds.
     """
 
-    __slots__ = (
-        "_burst",
-        "_idle",
-        "_line",
-        "_line_rate",
-        "_origin",
-        "_rate",
-        "_settled",
-        "_walk_at",
-    )
+    __slots__ = ("_line", "_line_rate", "_rate")
 
-    def __init__(
-        self,
-        limit: float,
-        per: float = 1.0,
-        burst: float | None = None,
-        *,
-        name: str = "",
-        max_keys: int = DEFAULT_MAX_KEYS,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
-        limit, per, burst = bounds("token-bucket", limit, per, burst)
-        super().__init__(name, KeyTable(le, _FLOAT_BYTES, max_keys, max_bytes))
-        self._settled = -math.inf
-        self._set(limit / per, burst, 0.0)
+    algorithm = "token-bucket"
 
-    def _set(self, rate: float, burst: float, origin: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._origin = origin
+    def _set(self, limit: float, per: float, now: float, clock: float) -> None:
+        burst = self._burst
+        self._rate = rate = limit / per
+        self._origin = origin = clock - now * rate
         # The line that no level may cross: clock + burst, with forbearance, as a function of now.
         self._line_rate = rate + rate * _OF_CLOCK
         self._line = origin + burst + abs(origin) * _OF_CLOCK + burst * _OF_BURST
         self._idle = rate * IDLE_SECONDS + burst
+        self._rest = rate * IDLE_SECONDS / 2.0
         self._walk_at = -math.inf
 
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:
@@ -109,7 +82,7 @@ class TokenBucket(Limiter[float]):
         clock = now * self._rate + self._origin
         if level < clock:
             level = clock
-            if clock >= self._walk_at and not self.allowed & _WALK_MASK:
+            if clock >= self._walk_at and not self.allowed & WALK_MASK:
                 states[key] = level
                 self._walk(clock)
         after = level + cost
@@ -133,7 +106,7 @@ class TokenBucket(Limiter[float]):
         short = after - clock - burst
         if 0.0 < short <= cost <= burst:
             refused = self.refused = self.refused + 1
-            if clock >= self._walk_at and not refused & _WALK_MASK:
+            if clock >= self._walk_at and not refused & WALK_MASK:
                 self._walk(clock)
             rate = self._rate
             return Quota(
@@ -149,9 +122,9 @@ class TokenBucket(Limiter[float]):
             )
         return self._hit_unusual(key, level, now, cost)
 
-    def _walk(self, clock: float) -> None:
-        if self._table.walk(clock - self._idle, STEPS_PER_WALK):
-            self._walk_at = clock + self._rate * IDLE_SECONDS / 2.0
+    def _clock_at(self, now: float) -> float:
+        # The frequent ways write it out: the call would cost more than the arithmetic.
+        return now * self._rate + self._origin
 
     def _hit_unknown(self, key: Key, now: float, cost: float) -> Quota:
         check(now, cost)
@@ -166,14 +139,12 @@ class TokenBucket(Limiter[float]):
             after = states[place] = max(clock + cost, math.nextafter(clock, math.inf))
             self.allowed += 1
             return self._answer(place, clock, after, now, cost, allowed=True)
-        states.setdefault(place, clock)
-        quota = self.hit(place, now, cost)
-        return overflow(quota, key, place) if isinstance(place, SharedBucket) else quota
+        return self._hit_placed(place, key, now, cost, clock)
 
     def _hit_unusual(self, key: Key, level: float, now: float, cost: float) -> Quota:
         """Decide what the short way leaves: odd costs, rounding at the line, clock steps."""
         check(now, cost)
-        clock = now * self._rate + self._origin
+        clock = self._clock_at(now)
         level = self._sane(level, clock)
         after = max(level + cost, math.nextafter(level, math.inf))
         allowed = after <= now * self._line_rate + self._line
@@ -181,18 +152,6 @@ class TokenBucket(Limiter[float]):
         self.allowed += allowed
         self.refused += not allowed
         return self._answer(key, clock, after if allowed else level, now, cost, allowed=allowed)
-
-    def _sane(self, level: float, clock: float) -> float:
-        """The level, brought back into one burst after the clock stepped back or a change.
-
-        Steps back by up to one burst's time are waited out, so that a jittering clock grants
-        nothing; after a longer one the key starts empty, so that it waits one burst's time
-        rather than as long as the step.
-        """
-        debt = level - clock
-        if debt > 2.0 * self._burst or (debt > self._burst and clock < self._settled):
-            return clock + self._burst
-        return level
 
     def _answer(
         self,
@@ -243,8 +202,7 @@ class TokenBucket(Limiter[float]):
                 )
         check(now, cost)
         if level is None:
-            place = self._table.find(key, clock)
-            level = self._shard(place).get(place, clock)
+            level = self._look(key, clock, clock)
         level = self._sane(max(level, clock), clock)
         after = max(level + cost, math.nextafter(level, math.inf))
         allowed = after <= now * self._line_rate + self._line
@@ -275,30 +233,6 @@ class TokenBucket(Limiter[float]):
         clock = now * self._rate + self._origin
         self._shard(place)[place] = max(level - quota.cost, clock) if level > clock else level
 
-    def take(self, key: Key, now: float, cost: float = 1.0) -> None:
-        """Take `cost` tokens whatever is left, at most all that are left."""
-        check(now, cost)
-        clock = now * self._rate + self._origin
-        place = key
-        level = self._get(key)
-        if level is None:
-            place = self._table.place(key, clock, clock - self._idle)
-            level = self._shard(place).get(place, clock)
-        level = self._sane(max(level, clock), clock)
-        self._shard(place)[place] = max(level, min(level + cost, clock + self._burst))
-
     def seconds(self, cost: float) -> float:
         """How long `cost` tokens take to come back."""
         return cost / self._rate
-
-    def change(self, limit: float, per: float, burst: float | None, now: float) -> None:
-        """Set a new rate for all keys at once.
-
-        Tokens used stay used, so a larger burst is had at once and a smaller one leaves a key
-        at most empty, never in debt.
-        """
-        limit, per, burst = bounds("token-bucket", limit, per, burst)
-        clock = now * self._rate + self._origin
-        self._settled = clock + self._burst
-        rate = limit / per
-        self._set(rate, burst, clock - now * rate)
