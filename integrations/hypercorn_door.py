@@ -218,7 +218,7 @@ class _Server(_tcp.TCPServer):  # type: ignore[misc]  # Any, see above
                 _check_but_h2c, chosen.protocol._check_protocol
             )
             chosen.protocol._create_stream = partial(
-                _create_and_hold, chosen.protocol, chosen.protocol._create_stream
+                _create, chosen.protocol, chosen.protocol._create_stream
             )
         self._protocol = chosen
 
@@ -244,9 +244,12 @@ async def _check_but_h2c(check: Callable[[Any], Awaitable[None]], event: Any) ->
     await check(event)
 
 
-async def _create_and_hold(
-    protocol: Any, create: Callable[[Any], Awaitable[None]], request: Any
-) -> None:
+async def _create(protocol: Any, create: Callable[[Any], Awaitable[None]], request: Any) -> None:
+    if request.method == b"CONNECT":
+        # No ASGI app can answer it, and Hypercorn 0.18 waits for ever when one has tried to.
+        await protocol._send_error_response(501)
+        await protocol.send(_events.Closed())
+        return
     await create(request)
     if type(protocol.stream) is _ws.WSStream:
         _Early(protocol, protocol.stream)

@@ -299,6 +299,23 @@ def test_http2_is_told_to_go_away_before_it_begins_and_left_alone_afterwards(uvl
 
 
 @loops
+@pytest.mark.parametrize("before", [b"", b"GET /a HTTP/1.1\r\nhost: a\r\n\r\n"])
+def test_nobody_is_connected_through(uvloop: bool, before: bytes) -> None:
+    # Hypercorn 0.18 by itself never ends the task of such a connection.
+    with place(uvloop) as here, Http1(here.port) as client:
+        client.send(before + b"CONNECT a:80 HTTP/1.1\r\nhost: a\r\n\r\nmore")
+        if before:
+            assert client.read()[0] == 200
+        assert client.read()[0] == 501
+        with pytest.raises((EOFError, ConnectionError)):
+            client.read()
+        assert here.service.calls == ["/a"] * bool(before)
+        here.stop()
+        here.thread.join(PATIENCE / 2)
+        assert not here.thread.is_alive()
+
+
+@loops
 def test_a_websocket_goes_through(uvloop: bool) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "websocket"
