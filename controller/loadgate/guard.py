@@ -15,7 +15,8 @@ def guarded(function: Any, permit_for: Callable[[tuple[Any, ...], dict[str, Any]
     """Wrap `function` so that each call holds a permit from its start to its end.
 
     Args:
-        function: A coroutine function or async generator function.
+        function: A coroutine function or async generator function. What is sent into or
+            thrown into its generators arrives there.
         permit_for: Makes the permit from the positional and keyword arguments of a call.
 
     Raises:
@@ -29,9 +30,23 @@ def guarded(function: Any, permit_for: Callable[[tuple[Any, ...], dict[str, Any]
                 permit_for(args, kwargs) as permit,
                 aclosing(function(*args, **kwargs)) as it,
             ):
-                async for item in it:
+                step = it.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
                     permit.answered()
-                    yield item
+                    # What the consumer sends or throws in is for the function. (`aclose` needs
+                    # nothing: leaving the block closes it.)
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # whatever it is, it is passed on
+                        step = it.athrow(error)
+                    else:
+                        step = it.asend(sent)
 
         return stream
 
