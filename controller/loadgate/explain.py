@@ -19,7 +19,7 @@ DOOR_RATE: Final = "door: per second"
 # digits) and the setting that moves the outcome.
 _TEXTS = {
     Reason.RATE: (
-        "rate {subject!r} has nothing left for this client: it asked for {observed:g} and "
+        "rate {subject!r} has nothing left for this client: it asked for {observed:.15g} and "
         "{most} were available. It may return in {retry_after:.3f} s. "
         "To allow more, raise the rate or its burst."
     ),
@@ -104,8 +104,8 @@ def explain(refusal: Refuse) -> str:
                 'to "shared" (all of them share one bucket) or "skip".'
             )
         return (
-            f"rate {refusal.subject!r} can never allow this: the cost {refusal.observed:g} is "
-            f"above the most that can be had at once, {refusal.bound:g}. "
+            f"rate {refusal.subject!r} can never allow this: the cost {refusal.observed:.15g} is "
+            f"above the most that can be had at once, {refusal.bound:.15g}. "
             "Lower the cost or raise the burst."
         )
     text = _TEXTS[refusal.reason]

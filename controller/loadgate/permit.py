@@ -427,5 +427,5 @@ class CancellingPermit(Permit, eq=False, gc=False, kw_only=True):
             # uvloop's timers come up to a millisecond early; the time is over all the same.
             self.deadline = min(self.deadline, self.started)
             self.release(Outcome.OVERLOAD)
-            raise TimeoutError(f"not answered within {self.timeout:g} s, and cancelled")
+            raise TimeoutError(f"not answered within {self.timeout:.15g} s, and cancelled")
         self.release(None if kind is None else outcome_of(kind))

@@ -56,6 +56,11 @@ def warnings(policy: Policy) -> list[str]:
                 f"Rate {rate.name!r} does not apply to requests without the key {rate.key!r}: "
                 "leaving it out is a free pass."
             )
+    if _slow_uploads_hold_all(policy):
+        found.append(
+            "One client may hold every place, as one that uploads slowly does: set "
+            "concurrency.max_share (0.25, say) if clients are told apart."
+        )
     if policy.concurrency.mode == "observe":
         found.append(
             "The limit only observes: it learns and counts, but everyone runs at once and "
@@ -86,6 +91,13 @@ def warnings(policy: Policy) -> list[str]:
             "without a single refusal."
         )
     return found
+
+
+def _slow_uploads_hold_all(policy: Policy) -> bool:
+    """Whether clients are compared, but only once somebody waits: who holds a place keeps it."""
+    concurrency = policy.concurrency
+    compared = concurrency.mode == "enforce" and bool(policy.queue.fair_by)
+    return compared and concurrency.max_share is None
 
 
 def _paragraphs(policy: Policy) -> Iterator[str]:
@@ -121,12 +133,12 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 def _rate(rate: Rate) -> list[str]:
     whose = "the client" if rate.key == "client" else f"its {rate.key!r}"
-    lines = [f"{rate.name}: {rate.limit:g} per {_period(rate.per)}, counted by {whose}"]
+    lines = [f"{rate.name}: {rate.limit:.15g} per {_period(rate.per)}, counted by {whose}"]
     if rate.algorithm in _WINDOWS:
         lines.append(f"  {rate.algorithm}: {_WINDOWS[rate.algorithm]}.")
     else:
         lines.append(
-            f"  {rate.algorithm}: up to {rate.burst:g} at once after a pause, then one every "
+            f"  {rate.algorithm}: up to {rate.burst:.15g} at once after a pause, then one every "
             f"{seconds(rate.per / rate.limit)}."
         )
     if rate.match:
@@ -184,9 +196,9 @@ def _queue(queue: Queue, concurrency: Concurrency, priorities: Sequence[str]) ->
             f"{seconds(queue.max_wait)}."
         )
     else:
-        lines.append(f"Up to {queue.max_queue:g} waiters everyone may wait.")
-    many = "that" if queue.max_queue is None else f"{queue.max_queue:g}"
-    most = f"twice {many}" if queue.max_depth is None else f"{queue.max_depth:g}"
+        lines.append(f"Up to {queue.max_queue:.15g} waiters everyone may wait.")
+    many = "that" if queue.max_queue is None else f"{queue.max_queue:.15g}"
+    most = f"twice {many}" if queue.max_depth is None else f"{queue.max_depth:.15g}"
     lines.append(
         f"Above {many} a growing share of arrivals is refused at once, at {most} all of them."
     )

@@ -139,6 +139,7 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
         ("[[rates]]\nname='a'\nrate='1/s'\nmode='off'\n", "No rate is enforced"),
         ("[concurrency]\nmode='observe'\n", "The limit only observes"),
         ("[concurrency]\nmode='off'\n", "The limit is off"),
+        ("", "One client may hold every place"),
     ],
 )
 def test_whatever_disables_protection_is_said(tmp_path: Path, text: str, warning: str) -> None:
@@ -156,7 +157,8 @@ def test_an_unwatched_loop_is_warned_of() -> None:
 
 
 def test_a_policy_with_nothing_switched_off_has_no_warnings() -> None:
-    policy = Policy.from_mapping({"rates": [{"name": "a", "rate": "1/s"}]})
+    rates = [{"name": "a", "rate": "1/s"}]
+    policy = Policy.from_mapping({"rates": rates, "concurrency": {"max_share": 0.25}})
     assert warnings(policy) == []
     assert describe(policy).endswith("Everything is enforced.\n")
 

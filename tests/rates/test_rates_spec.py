@@ -170,3 +170,35 @@ def test_create_refuses_what_a_policy_refuses(
     with pytest.raises(PolicyError) as caught:
         create(algorithm, **settings)
     assert caught.value.path == path
+
+
+HUGE = 10**5000  # Python refuses to print it
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"limit": HUGE},
+        {"limit": 1, "per": HUGE},
+        {"limit": 1, "burst": HUGE},
+        {"limit": 1, "key": HUGE},
+        {"limit": 1, "mode": HUGE},
+        {"limit": 1, "algorithm": HUGE},
+        {"limit": 1, "match": HUGE},
+        {"limit": 1, "match": {"tier": HUGE}},
+        {"limit": 1, "exempt": HUGE},
+        {"limit": 1, "exempt": [HUGE]},
+        {"limit": 1, "shared": HUGE},
+        {"limit": 1, "charge": HUGE},
+        {"rate": HUGE},
+    ],
+)
+def test_values_that_cannot_be_printed_are_refused_as_clearly(settings: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError) as caught:
+        Rate("a", **settings)
+    assert len(str(caught.value)) < 300
+
+
+def test_large_numbers_are_said_without_exponents() -> None:
+    with pytest.raises(PolicyError, match=r"not 2000000\.5;"):
+        Rate("a", limit=2_000_000.5, algorithm="fixed-window")

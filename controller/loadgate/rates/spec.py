@@ -16,6 +16,7 @@ import msgspec
 
 from loadgate.decisions import Outcome
 from loadgate.errors import PolicyError
+from loadgate.limits.settings import shown
 
 BUCKETS: Final = ("token-bucket", "leaky-bucket")
 WINDOWS: Final = ("fixed-window", "sliding-window-counter", "sliding-window-log")
@@ -128,7 +129,7 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
         whole("max_keys", self.max_keys, least=1)
         whole("max_bytes", self.max_bytes, least=1024)
         if type(self.shared) is not bool:
-            raise PolicyError("shared", f"must be true or false, not {self.shared!r}")
+            raise PolicyError("shared", f"must be true or false, not {shown(self.shared)}")
         limit, per, burst = self.limit, self.per, self.burst
         if self.rate:
             limit, per, burst = self._from_text()
@@ -141,7 +142,7 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def _check_lists(self) -> None:
         if not isinstance(self.match, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
-            raise PolicyError("match", f"must map names to values, not {self.match!r}")
+            raise PolicyError("match", f"must map names to values, not {shown(self.match)}")
         for name, value in self.match.items():
             _text("match", name)
             _texts(f"match.{name}", [value] if isinstance(value, str) else value)
@@ -162,11 +163,15 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
         for path, said, given in (("limit", limit, self.limit), ("per", per, self.per)):
             absent = given is _ABSENT or (path == "per" and given == 1.0)
             if not absent and given != said:
-                raise PolicyError(path, f"is {given!r} but rate = {self.rate!r} says {said:g}")
+                raise PolicyError(
+                    path, f"is {shown(given)} but rate = {shown(self.rate)} says {said:.15g}"
+                )
         if burst is None:
             return limit, per, self.burst
         if self.burst is not _ABSENT and self.burst != burst:
-            raise PolicyError("burst", f"is {self.burst!r} but rate = {self.rate!r} says {burst:g}")
+            raise PolicyError(
+                "burst", f"is {shown(self.burst)} but rate = {shown(self.rate)} says {burst:.15g}"
+            )
         return limit, per, burst
 
     @property
@@ -182,12 +187,12 @@ def parse(text: str) -> tuple[float, float, float | None]:
         PolicyError: The text is no rate; path "rate".
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
-        raise PolicyError("rate", f'must be text such as "100/second", not {text!r}')
+        raise PolicyError("rate", f'must be text such as "100/second", not {shown(text)}')
     found = _RATE.fullmatch(text)
     if found is None:
         raise PolicyError(
             "rate",
-            f'{text!r} is not a rate; write "100/second", "0.5/second burst 5" '
+            f'{shown(text)} is not a rate; write "100/second", "0.5/second burst 5" '
             'or "10 per 2 seconds"',
         )
     unit = found["unit"].lower()
@@ -213,12 +218,13 @@ def bounds(
     """
     limit, per = positive("limit", limit), positive("per", per)
     if not 0.0 < limit / per < math.inf:
-        raise PolicyError("limit", f"{limit:g} per {per:g} seconds is not a usable rate")
+        raise PolicyError("limit", f"{limit:.15g} per {per:.15g} seconds is not a usable rate")
     if algorithm in WINDOWS:
         if limit != int(limit):
             raise PolicyError(
                 "limit",
-                f"must be whole for {algorithm}, not {limit:g}; use a longer per or token-bucket",
+                f"must be whole for {algorithm}, not {limit:.15g}; "
+                "use a longer per or token-bucket",
             )
         if burst is not None and burst != limit:
             raise PolicyError("burst", f"{algorithm} has none (its limit is its burst): leave out")
@@ -228,7 +234,9 @@ def bounds(
         return limit, per, max(limit, 1.0)
     burst = positive("burst", burst)
     if burst < 1.0:
-        raise PolicyError("burst", f"must be at least 1 (the cost of one request), not {burst:g}")
+        raise PolicyError(
+            "burst", f"must be at least 1 (the cost of one request), not {burst:.15g}"
+        )
     return limit, per, burst
 
 
@@ -263,44 +271,44 @@ def charged_by(charge: str) -> tuple[frozenset[str], frozenset[int]]:
 def positive(path: str, value: float) -> float:
     """`value` as a float if it is a positive, finite number; else PolicyError."""
     if type(value) is not float and type(value) is not int:
-        raise PolicyError(path, f"must be a number, not {value!r}")
+        raise PolicyError(path, f"must be a number, not {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not 0.0 < number < math.inf:
-        raise PolicyError(path, f"must be positive and finite, not {value!r}")
+        raise PolicyError(path, f"must be positive and finite, not {shown(value)}")
     return number
 
 
 def whole(path: str, value: int, *, least: int) -> int:
     """`value` if it is an int of at least `least`; else PolicyError."""
     if type(value) is not int or value < least:
-        raise PolicyError(path, f"must be a whole number of at least {least}, not {value!r}")
+        raise PolicyError(path, f"must be a whole number of at least {least}, not {shown(value)}")
     return value
 
 
 def one_of(path: str, value: str, known: tuple[str, ...]) -> str:
     """`value` if it is known; else PolicyError, with the nearest name."""
     if value not in known:
-        problem = f"{value!r} is unknown{_nearest(value, known)}; one of {', '.join(known)}"
+        problem = f"{shown(value)} is unknown{_nearest(value, known)}; one of {', '.join(known)}"
         raise PolicyError(path, problem)
     return value
 
 
 def _text(path: str, value: str) -> None:
     if type(value) is not str or not value.strip():
-        raise PolicyError(path, f"must be text and not empty, not {value!r}")
+        raise PolicyError(path, f"must be text and not empty, not {shown(value)}")
 
 
 def _texts(path: str, values: Sequence[str]) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
-        raise PolicyError(path, f"must be a list of texts, not {values!r}")
+        raise PolicyError(path, f"must be a list of texts, not {shown(values)}")
     for value in values:
         if type(value) is not str:
-            raise PolicyError(path, f"must hold texts, not {value!r}")
+            raise PolicyError(path, f"must hold texts, not {shown(value)}")
 
 
 def _nearest(value: object, known: tuple[str, ...] | dict[str, float]) -> str:
-    found = get_close_matches(str(value).lower(), known, n=1)
+    found = get_close_matches(value.lower(), known, n=1) if isinstance(value, str) else None
     return f", did you mean {found[0]!r}?" if found else ""
