@@ -215,9 +215,14 @@ def number(
 
 
 def plume(
-    title: str, says: str, unit: str, query: Query, *, width: int = 12, height: int = 8
+    title: str, says: str, unit: str, metric: str, *, width: int = 12, height: int = 8
 ) -> Placed:
-    """A heatmap of a histogram's buckets."""
+    """A heatmap of the buckets of the histogram `metric`."""
+    query = Query(
+        f"sum by (le) (increase({metric}_bucket{{{SEL}}}{R}))",
+        "{{le}}",
+        format=PromQueryFormat.HEATMAP,
+    )
     panel = (
         heatmap.Panel()
         .calculate(False)

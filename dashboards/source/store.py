@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
-
 from loadgate.dashboards.source import thresholds as t
 from loadgate.dashboards.source.panels import (
     ADMITTED,
@@ -14,7 +12,6 @@ from loadgate.dashboards.source.panels import (
     WAITING,
     Placed,
     Query,
-    R,
     Row,
     lines,
     number,
@@ -112,11 +109,7 @@ PANELS: list[Placed | Row] = [
         "Each column is an interval, each row a stretch of waiting time, colour the number of "
         "requests.",
         "s",
-        Query(
-            f"sum by (le) (increase(loadgate_store_wait_seconds_bucket{{{SEL}}}{R}))",
-            "{{le}}",
-            format=PromQueryFormat.HEATMAP,
-        ),
+        "loadgate_store_wait_seconds",
         width=8,
     ),
     lines(

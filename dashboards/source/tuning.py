@@ -15,7 +15,6 @@ from loadgate.dashboards.source.panels import (
     WAITING,
     Placed,
     Query,
-    R,
     Row,
     lines,
     plume,
@@ -265,11 +264,7 @@ PANELS: list[Placed | Row] = [
         "requests. Two bands: those who just missed a place, and those who got the last one. A "
         "band at max_wait: the queue is the bottleneck.",
         "s",
-        Query(
-            f"sum by (le) (increase(loadgate_wait_seconds_bucket{{{SEL}}}{R}))",
-            "{{le}}",
-            format=PromQueryFormat.HEATMAP,
-        ),
+        "loadgate_wait_seconds",
     ),
     plume(
         "Where do the latencies lie?",
@@ -277,11 +272,7 @@ PANELS: list[Placed | Row] = [
         "queueing; one that is always there is a second kind of request, and teaches the limit "
         "nothing wrong.",
         "s",
-        Query(
-            f"sum by (le) (increase(loadgate_latency_seconds_bucket{{{SEL}}}{R}))",
-            "{{le}}",
-            format=PromQueryFormat.HEATMAP,
-        ),
+        "loadgate_latency_seconds",
     ),
     Row("Is the measuring right?"),
     lines(
