@@ -22,7 +22,13 @@ from loadgate.integrations.cli.dashboards import commands as dashboards
 from loadgate.integrations.cli.load import LoadError, brings_admission, load_app, load_function
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
 from loadgate.integrations.cli.say import FAILED, fail, fail_for_missing
-from loadgate.integrations.cli.words import KEYS, describe, untold
+from loadgate.integrations.cli.words import (
+    HOLDS_ALL,
+    KEYS,
+    describe,
+    one_may_hold_all,
+    untold,
+)
 from loadgate.policy import Policy
 
 if TYPE_CHECKING:
@@ -295,11 +301,15 @@ def serve(
             if overlap(listener, ops_listener):
                 raise BindError(clash(bind_, metrics_bind))
         _log_to_stderr()
-        if (worker is None or not worker.index) and brings_admission(loaded):
-            logging.getLogger("loadgate.serve").warning(
-                "the app brings its own AdmissionMiddleware: every request is decided twice; "
-                "take it out of the app, or run the app under another server"
-            )
+        if worker is None or not worker.index:
+            log = logging.getLogger("loadgate.serve")
+            if brings_admission(loaded):
+                log.warning(
+                    "the app brings its own AdmissionMiddleware: every request is decided twice; "
+                    "take it out of the app, or run the app under another server"
+                )
+            if one_may_hold_all(rules):
+                log.warning(HOLDS_ALL)
         process = Process(
             Service(
                 name=target,

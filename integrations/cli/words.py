@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from loadgate.policy import Concurrency, Policy, Queue, Rate, Signals
 
@@ -36,6 +37,12 @@ def untold(policy: Policy) -> list[str]:
     return sorted(counted - set(KEYS))
 
 
+HOLDS_ALL: Final = (
+    "One client may hold every place, as one that uploads slowly does: set "
+    "concurrency.max_share (0.25, say) if clients are told apart."
+)
+
+
 def warnings(policy: Policy) -> list[str]:
     """What disables protection, or nearly so; each a sentence."""
     found: list[str] = []
@@ -56,11 +63,8 @@ def warnings(policy: Policy) -> list[str]:
                 f"Rate {rate.name!r} does not apply to requests without the key {rate.key!r}: "
                 "leaving it out is a free pass."
             )
-    if _slow_uploads_hold_all(policy):
-        found.append(
-            "One client may hold every place, as one that uploads slowly does: set "
-            "concurrency.max_share (0.25, say) if clients are told apart."
-        )
+    if one_may_hold_all(policy):
+        found.append(HOLDS_ALL)
     if policy.concurrency.mode == "observe":
         found.append(
             "The limit only observes: it learns and counts, but everyone runs at once and "
@@ -93,7 +97,7 @@ def warnings(policy: Policy) -> list[str]:
     return found
 
 
-def _slow_uploads_hold_all(policy: Policy) -> bool:
+def one_may_hold_all(policy: Policy) -> bool:
     """Whether clients are compared, but only once somebody waits: who holds a place keeps it."""
     concurrency = policy.concurrency
     compared = concurrency.mode == "enforce" and bool(policy.queue.fair_by)

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integrations.served import APP, PATIENCE, Served
+from tests.integrations.served import APP, Served
+from tests.programs import PATIENCE
 
 BACKENDS = ["uvloop", "asyncio", "trio"]
 
@@ -211,6 +212,7 @@ def test_an_app_that_brings_the_layer_too_is_warned_of_once(tmp_path: Path) -> N
     with Served(tmp_path, app=app) as served:
         assert served.get("/work").status_code == 200
         assert served.log().count("the app brings its own AdmissionMiddleware") == 1
+        assert served.log().count("One client may hold every place") == 1
 
 
 def test_an_app_whose_startup_fails_ends_the_process_with_its_message(tmp_path: Path) -> None:
