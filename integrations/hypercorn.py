@@ -20,6 +20,7 @@ from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
 from loadgate.integrations.door import Door
 from loadgate.integrations.hypercorn_door import serve as serve_behind
+from loadgate.integrations.hypercorn_mends import mend
 
 
 class StartupError(Exception):
@@ -110,6 +111,7 @@ async def _serve(
         if door is not None and _on_asyncio():
             await serve_behind(_observed(app, config), config, stop, door)
         else:
+            mend(flavour)
             await serve(_observed(app, config), config, shutdown_trigger=stop, mode="asgi")
     except (StartupError, LifespanFailureError, LifespanTimeoutError) as error:
         raise StartupError(config.failure or str(error)) from None

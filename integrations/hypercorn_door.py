@@ -12,22 +12,20 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from random import randint
 from typing import Any, Final
 
-from loadgate.integrations.door import MAX_HEAD, Door, Doorman
+from loadgate.integrations.door import Door, Doorman
 from loadgate.integrations.door_accept import Acceptor
 from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.hypercorn_mends import Mended
 
 # Looked up by name: the types of these are only partly known to strict checkers.
 _events: Any = importlib.import_module("hypercorn.events")
 _h11: Any = importlib.import_module("hypercorn.protocol.h11")
-_stream_events: Any = importlib.import_module("hypercorn.protocol.events")
 _lifespan: Any = importlib.import_module("hypercorn.asyncio.lifespan")
 _statsd: Any = importlib.import_module("hypercorn.asyncio.statsd")
 _tcp: Any = importlib.import_module("hypercorn.asyncio.tcp_server")
-_ws: Any = importlib.import_module("hypercorn.protocol.ws_stream")
 _wrappers: Any = importlib.import_module("hypercorn.app_wrappers")
 _context: Any = importlib.import_module("hypercorn.asyncio.worker_context")
 
@@ -187,7 +185,7 @@ class _Reader(asyncio.StreamReader):
         return data
 
 
-class _Server(_tcp.TCPServer):  # type: ignore[misc]  # Any, see above
+class _Server(Mended, _tcp.TCPServer):  # type: ignore[misc]  # Any, see above
     """Hypercorn's side of one connection, telling the door when it is idle."""
 
     def __init__(
@@ -202,101 +200,12 @@ class _Server(_tcp.TCPServer):  # type: ignore[misc]  # Any, see above
         base: Any = super()
         base.__init__(app, loop, config, context, listening.state, reader, writer)
         self._connection = connection
-        self._protocol: Any
-
-    @property
-    def protocol(self) -> Any:
-        """Hypercorn's choice of HTTP/1 or 2."""
-        return self._protocol
-
-    @protocol.setter
-    def protocol(self, chosen: Any) -> None:
-        # A connection that was upgraded to h2c keeps its descriptor for ever when its client has
-        # left (Hypercorn 0.18). Whoever ignores Upgrade goes on in HTTP/1.1 (RFC 9110, 7.8).
-        if isinstance(chosen.protocol, _h11.H11Protocol):
-            chosen.protocol._check_protocol = partial(
-                _check_but_h2c, chosen.protocol._check_protocol
-            )
-            chosen.protocol._create_stream = partial(
-                _create, chosen.protocol, chosen.protocol._create_stream
-            )
-        self._protocol = chosen
-
-    async def _read_data(self) -> None:
-        base: Any = super()
-        await base._read_data()
-        # Its client has left, and with it the task that sends: without this the application
-        # would wait in `send` for ever, and the connection for the application (Hypercorn 0.18).
-        for buffer in list(getattr(self.protocol.protocol, "stream_buffers", {}).values()):
-            await buffer.close()
 
     async def protocol_send(self, event: Any) -> None:
         if type(event) is _events.Updated:
             self._connection.busy = not event.idle
         base: Any = super()
         await base.protocol_send(event)
-
-
-async def _check_but_h2c(check: Callable[[Any], Awaitable[None]], event: Any) -> None:
-    for name, value in event.headers:
-        if name == b"upgrade" and value.strip().lower() == b"h2c":
-            return
-    await check(event)
-
-
-async def _create(protocol: Any, create: Callable[[Any], Awaitable[None]], request: Any) -> None:
-    if request.method == b"CONNECT":
-        # No ASGI app can answer it, and Hypercorn 0.18 waits for ever when one has tried to.
-        await protocol._send_error_response(501)
-        await protocol.send(_events.Closed())
-        return
-    await create(request)
-    if type(protocol.stream) is _ws.WSStream:
-        _Early(protocol, protocol.stream)
-
-
-class _Early:
-    """What a WebSocket client says before its handshake is accepted: kept until then.
-
-    Hypercorn 0.18 answers 400 to the first byte of it, does not tell the application, and keeps
-    the connection for ever. Bytes come early whenever the handshake waits for a place.
-    """
-
-    def __init__(self, protocol: Any, stream: Any) -> None:
-        self._protocol = protocol
-        self._stream = stream
-        self._handle: Callable[[Any], Awaitable[None]] = stream.handle
-        self._accept: Callable[[Any], Awaitable[None]] = stream._accept
-        self._held: list[Any] = []
-        self._bytes = 0
-        stream.handle = self.handle
-        stream._accept = self.accept
-
-    async def handle(self, event: Any) -> None:
-        """What the stream gets from its client."""
-        stream = self._stream
-        early = self._held or not stream.handshake.accepted
-        if (
-            not early
-            or stream.closed
-            or type(event) not in (_stream_events.Body, _stream_events.Data)
-        ):
-            await self._handle(event)
-            return
-        self._bytes += len(event.data)
-        if self._bytes <= MAX_HEAD:
-            self._held.append(event)
-            return
-        self._held.clear()
-        await self._handle(_stream_events.StreamClosed(stream_id=event.stream_id))
-        await self._protocol.send(_events.Closed())
-
-    async def accept(self, message: Any) -> None:
-        """The application accepts; now it may hear what came."""
-        await self._accept(message)
-        while self._held:
-            await self._handle(self._held[0])
-            self._held.pop(0)
 
 
 class _Entrance:

@@ -1,0 +1,143 @@
+"""Which faults of Hypercorn 0.18 would let one client harm all others? They are mended here.
+
+Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes four things:
+an upgrade to cleartext HTTP/2 is ignored, `CONNECT` is refused, what a WebSocket client says early
+is kept, and an HTTP/2 client that left before its answer leaves nothing behind. On trio a
+connection that fails does not end the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+# Looked up by name: the types of these are only partly known to strict checkers.
+_events: Any = importlib.import_module("hypercorn.events")
+_h11: Any = importlib.import_module("hypercorn.protocol.h11")
+_stream_events: Any = importlib.import_module("hypercorn.protocol.events")
+_ws: Any = importlib.import_module("hypercorn.protocol.ws_stream")
+
+log = logging.getLogger("loadgate.hypercorn")
+
+# What a WebSocket client may say before it is accepted: as much as a head may have, which is
+# several messages of a chat, and little for a thousand clients that wait.
+_MAX_EARLY: Final = 16 * 1024
+
+
+class Mended:
+    """To be inherited before Hypercorn's `TCPServer`, of either kind."""
+
+    _protocol: Any
+
+    @property
+    def protocol(self) -> Any:
+        """Hypercorn's choice of HTTP/1 or 2."""
+        return self._protocol
+
+    @protocol.setter
+    def protocol(self, chosen: Any) -> None:
+        inner = chosen.protocol
+        if isinstance(inner, _h11.H11Protocol):
+            mended: Any = inner
+            mended._check_protocol = partial(_check_but_h2c, mended._check_protocol)
+            mended._create_stream = partial(_create, mended, mended._create_stream)
+        self._protocol = chosen
+
+    async def _read_data(self) -> None:
+        base: Any = super()
+        await base._read_data()
+        # Its client has left, and with it the task that sends: without this the application
+        # would wait in `send` for ever, and the connection for the application.
+        for buffer in list(getattr(self.protocol.protocol, "stream_buffers", {}).values()):
+            await buffer.close()
+
+
+def mend(flavour: str) -> None:
+    """Let Hypercorn use mended connections in this process from now on.
+
+    Args:
+        flavour: ``hypercorn.asyncio`` or ``hypercorn.trio``.
+    """
+    module: Any = importlib.import_module(f"{flavour}.run")
+    plain: Any = module.TCPServer
+    if issubclass(plain, Mended):
+        return
+
+    class Server(Mended, plain):  # type: ignore[misc]  # Any, see above
+        async def run(self) -> None:
+            base: Any = super()
+            try:
+                await base.run()
+            except Exception as error:
+                # On asyncio only the task of this connection would end; on trio all of them. One
+                # line: whoever can make it fail shall not fill the log.
+                log.warning("a connection failed, the others go on: %.200r", error)
+
+    module.TCPServer = Server
+
+
+async def _check_but_h2c(check: Callable[[Any], Awaitable[None]], event: Any) -> None:
+    # A connection that was upgraded keeps its descriptor for ever when its client has left.
+    # Whoever ignores Upgrade goes on in HTTP/1.1 (RFC 9110, 7.8).
+    for name, value in event.headers:
+        if name == b"upgrade" and value.strip().lower() == b"h2c":
+            return
+    await check(event)
+
+
+async def _create(protocol: Any, create: Callable[[Any], Awaitable[None]], request: Any) -> None:
+    if request.method == b"CONNECT":
+        # No ASGI app can answer it, and Hypercorn waits for ever when one has tried to.
+        await protocol._send_error_response(501)
+        await protocol.send(_events.Closed())
+        return
+    await create(request)
+    if type(protocol.stream) is _ws.WSStream:
+        _Early(protocol, protocol.stream)
+
+
+class _Early:
+    """What a WebSocket client says before its handshake is accepted: kept until then.
+
+    Hypercorn answers 400 to the first byte of it, does not tell the application, and keeps
+    the connection for ever. Bytes come early whenever the handshake waits for a place.
+    """
+
+    def __init__(self, protocol: Any, stream: Any) -> None:
+        self._protocol = protocol
+        self._stream = stream
+        self._handle: Callable[[Any], Awaitable[None]] = stream.handle
+        self._accept: Callable[[Any], Awaitable[None]] = stream._accept
+        self._held: list[Any] = []
+        self._bytes = 0
+        stream.handle = self.handle
+        stream._accept = self.accept
+
+    async def handle(self, event: Any) -> None:
+        """What the stream gets from its client."""
+        stream = self._stream
+        early = self._held or not stream.handshake.accepted
+        if (
+            not early
+            or stream.closed
+            or type(event) not in (_stream_events.Body, _stream_events.Data)
+        ):
+            await self._handle(event)
+            return
+        self._bytes += len(event.data)
+        if self._bytes <= _MAX_EARLY:
+            self._held.append(event)
+            return
+        self._held.clear()
+        await self._handle(_stream_events.StreamClosed(stream_id=event.stream_id))
+        await self._protocol.send(_events.Closed())
+
+    async def accept(self, message: Any) -> None:
+        """The application accepts; now it may hear what came."""
+        await self._accept(message)
+        while self._held:
+            await self._handle(self._held[0])
+            self._held.pop(0)
