@@ -18,9 +18,10 @@ import typer
 
 from loadgate import AdmissionController
 from loadgate.decisions import Reason, Refuse, Stage
-from loadgate.integrations.door import Door, Doorman
+from loadgate.integrations.door import Door
 from loadgate.integrations.door_accept import Acceptor
 from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_keeper import Doorman
 from loadgate.shedding.door import LATE, DoorRule
 
 # A request as a small client sends it; browsers send four times as much.

@@ -7,13 +7,10 @@ protocol class that asks here first (`hypercorn_door`, `uvicorn`).
 
 from __future__ import annotations
 
-import asyncio
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, Final, Literal
-from urllib.parse import unquote
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,6 +19,7 @@ from loadgate.decisions import Reason, Refuse
 from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.decision_timer import DECISION_EDGES, EVERY
+from loadgate.integrations.door_head import target
 from loadgate.integrations.exempt import Exemptions
 from loadgate.integrations.http import Contract, Pressure, refusal_answer, spread_seconds
 from loadgate.policy import Policy
@@ -29,23 +27,6 @@ from loadgate.shedding.door import DoorRule
 from loadgate.telemetry import Histogram, HistogramSnapshot
 
 Mode = Literal["answer", "drop"]
-
-# What is read of a head at most; h11, and with it Hypercorn and Uvicorn, takes no more either.
-MAX_HEAD: Final = 16 * 1024
-
-# A refused body up to this size is read, so that a kept connection can go on.
-MAX_BODY: Final = 64 * 1024
-
-# Seconds and bytes that a connection gets to close by itself after its last answer (RFC 9112, 9.6).
-LINGER: Final = 1.0
-MAX_LINGER: Final = 256 * 1024
-
-# Connections that may stand at the door without having sent a whole head; beyond that the oldest
-# is dropped. Descriptors are scarcer than memory: 1,024 is the usual bound of a process.
-_MAX_HELD: Final = 512
-
-# h11 takes bare line feeds too, so a head may end with either.
-_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 
 # An empty SETTINGS frame, which must come first, and GOAWAY: no stream was processed (0), the
 # reason is ENHANCE_YOUR_CALM (11). Clients may repeat everything (RFC 9113, 6.8).
@@ -174,7 +155,7 @@ class Door:
             self._look(now)
         level = 0
         if self._exempt.paths or self._priority is not None:
-            method, path = _target(head)
+            method, path = target(head)
             if self._is_exempt(method, path):
                 self._spared += 1
                 return 0.0
@@ -225,7 +206,7 @@ class Door:
         now = self._clock()
         telemetry = self._controller.telemetry
         telemetry.refused[refusal.reason] += 1
-        level = self._level if self._priority is None else self._level_of(_target(head)[1])
+        level = self._level if self._priority is None else self._level_of(target(head)[1])
         telemetry.overloaded[level] += 1
         if self._log is not None:
             self._log.refused(refusal, None, self._contract.overload_status, now)
@@ -281,136 +262,8 @@ class Door:
         return b"\r\n".join(lines) + b"\r\n", answer.body
 
 
-def _target(head: bytes) -> tuple[str, str]:
-    """Method and path of the request that begins with `head`."""
-    method, _, rest = head[: head.find(b"\n")].partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-    return method.decode("latin-1"), unquote(path) if "%" in path else path
-
-
 def _phrase(status: int) -> bytes:
     try:
         return HTTPStatus(status).phrase.encode("ascii")
     except ValueError:
         return b""
-
-
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What the start of a request says about the bytes that follow.
-
-    Attributes:
-        length: Length of the head in bytes.
-        body: Bytes of the body; -1 if it is chunked, announced by `Expect`, or not to be trusted.
-        keep: Whether the connection may be kept.
-    """
-
-    length: int
-    body: int
-    keep: bool
-
-
-def head_end(data: bytes) -> int:
-    """Where the head that `data` starts with ends; 0 if it is not whole."""
-    found = _HEAD_END.search(data)
-    return 0 if found is None else found.end()
-
-
-def read_head(head: bytes) -> Head:
-    """Look at the framing of one whole head; nothing else is parsed."""
-    lower = head.lower()
-    keep = b" http/1.1" in lower[: lower.find(b"\n")]
-    body = 0
-    for line in lower.splitlines()[1:]:
-        name, _, value = line.partition(b":")
-        if name == b"content-length":
-            value = value.strip()
-            # Twice, signed or absurdly long: whoever frames like that gets no second request.
-            body = int(value) if value.isdigit() and len(value) < 16 and body == 0 else -1
-        elif name == b"transfer-encoding" or name == b"expect":
-            body = -1
-            break
-        elif name == b"connection" and b"close" in value:
-            keep = False
-    return Head(len(head), body, keep)
-
-
-class Timeouts:
-    """Closes what stands still: one timer for any number of connections with the same patience.
-
-    Args:
-        patience: Seconds after which `expire` is called.
-        expire: What to do with one whose time is up.
-    """
-
-    __slots__ = ("_expire", "_patience", "_timer", "_until")
-
-    def __init__(self, patience: float, expire: Callable[[Any], None]) -> None:
-        self._patience = patience
-        self._expire = expire
-        self._until: dict[Any, float] = {}  # in the order of their times
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, one: Any) -> None:
-        """Start its time."""
-        loop = asyncio.get_running_loop()
-        self._until[one] = loop.time() + self._patience
-        if self._timer is None:
-            self._timer = loop.call_later(self._patience, self._sweep, loop)
-
-    def discard(self, one: Any) -> None:
-        """It need not be watched any more."""
-        self._until.pop(one, None)
-
-    def drop_oldest_above(self, most: int) -> None:
-        """Expire the oldest at once if there are more than `most`."""
-        if len(self._until) > most:
-            self._end(next(iter(self._until)))
-
-    def stop(self) -> None:
-        """Expire all of them."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for one in list(self._until):
-            self._end(one)
-
-    def _end(self, one: Any) -> None:
-        del self._until[one]
-        self._expire(one)
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        now = loop.time()
-        for one, until in list(self._until.items()):
-            if until > now:
-                self._timer = loop.call_at(until, self._sweep, loop)
-                return
-            self._end(one)
-
-
-class Doorman:
-    """The timers that the connections of one listening socket share.
-
-    Args:
-        door: Whom they ask.
-        patience: Seconds until a connection must have sent a whole head.
-    """
-
-    def __init__(self, door: Door, patience: float) -> None:
-        self.door = door
-        self.held = Timeouts(patience, self._expire)
-        self.lingering = Timeouts(LINGER, lambda one: one.abort())
-
-    def hold(self, one: Any) -> None:
-        """A connection has not sent a whole head yet."""
-        self.held.add(one)
-        self.held.drop_oldest_above(_MAX_HELD)
-
-    def stop(self) -> None:
-        """Close whoever stands at the door."""
-        self.held.stop()
-        self.lingering.stop()
-
-    def _expire(self, one: Any) -> None:
-        self.door.expired += 1
-        one.abort()

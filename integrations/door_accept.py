@@ -22,8 +22,9 @@ from contextlib import suppress
 from typing import Final
 
 from loadgate.decisions import Refuse
-from loadgate.integrations.door import Door, head_end, read_head
+from loadgate.integrations.door import Door
 from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_head import head_end, read_head
 
 log = logging.getLogger("loadgate.door")
 

@@ -12,15 +12,9 @@ from abc import abstractmethod
 from typing import Final, cast
 
 from loadgate.decisions import Refuse
-from loadgate.integrations.door import (
-    GOAWAY,
-    MAX_BODY,
-    MAX_HEAD,
-    MAX_LINGER,
-    Doorman,
-    head_end,
-    read_head,
-)
+from loadgate.integrations.door import GOAWAY
+from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
+from loadgate.integrations.door_keeper import MAX_LINGER, Doorman
 
 _NOT_LINGERING: Final = -1
 

@@ -15,9 +15,10 @@ from contextlib import suppress
 from random import randint
 from typing import Any, Final
 
-from loadgate.integrations.door import Door, Doorman
+from loadgate.integrations.door import Door
 from loadgate.integrations.door_accept import Acceptor
 from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_keeper import Doorman
 from loadgate.integrations.hypercorn_mends import Mended
 
 # Looked up by name: the types of these are only partly known to strict checkers.

@@ -14,8 +14,9 @@ import importlib
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from loadgate.integrations.door import Door, Doorman
+from loadgate.integrations.door import Door
 from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_keeper import Doorman
 
 _IMPLEMENTATIONS = {"httptools": "HttpToolsProtocol", "h11": "H11Protocol"}
 

@@ -19,7 +19,8 @@ from loadgate import AdmissionController, Concurrency, Permit, Policy, Signals
 from loadgate.decisions import Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.decision_timer import EVERY
-from loadgate.integrations.door import MAX_BODY, MAX_HEAD, Door, head_end, read_head
+from loadgate.integrations.door import Door
+from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
 from loadgate.integrations.http import Answer, Contract
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
 from loadgate.integrations.prometheus import LoadgateCollector
