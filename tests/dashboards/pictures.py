@@ -28,7 +28,8 @@ from tests.dashboards.conftest import prepare
 from tests.dashboards.files import BOARDS
 from tests.observability import incidents
 from tests.observability.browser import Browser
-from tests.observability.prometheus import SERVERS, Prometheus, running
+from tests.observability.prometheus import Prometheus, running
+from tests.programs import SERVERS
 
 HERE: Final = Path(__file__).parent / "preview"
 MODULES: Final = SERVERS / "preview"

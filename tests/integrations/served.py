@@ -12,17 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Queue
-from types import TracebackType
 from typing import Self
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = Path(__file__).parents[2]
-
-# Starting Python, the app and Hypercorn takes about a second; a machine that is shared and busy
-# takes longer. Nothing waits this long unless it has failed.
-PATIENCE = 30.0
+from tests import programs
+from tests.programs import PATIENCE, ROOT
 
 APP = """
 import anyio
@@ -82,12 +78,7 @@ class Served:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -149,7 +140,4 @@ class Served:
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Look again and again until something has happened."""
-        ends = time.monotonic() + PATIENCE
-        while not happened():
-            assert time.monotonic() < ends, f"did not happen in time; {self.log()}"
-            time.sleep(0.01)
+        programs.until(happened, self.log)

@@ -12,7 +12,8 @@ import pytest
 
 from loadgate import Concurrency, Policy, Rate
 from loadgate.integrations.cli.workers import multiplied, operators_address
-from tests.integrations.served import PATIENCE, Served
+from tests.integrations.served import Served
+from tests.programs import PATIENCE
 
 APP = """
 import os

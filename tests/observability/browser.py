@@ -8,23 +8,18 @@ fail and says what to do; nothing is skipped.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from shutil import rmtree, which
-from types import TracebackType
+from shutil import which
 from typing import Any, Final, Self
 
-import pytest
-
-from tests.observability.prometheus import SERVERS
+from tests.programs import SERVERS, debian, fetched, need_debian, run
 
 FOLDER: Final = SERVERS / "chromium"
 _INSTALLED: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -54,37 +49,16 @@ def _chromium() -> tuple[str, dict[str, str]]:
     for name in _INSTALLED:
         if found := which(name):
             return found, {}
-    if not FOLDER.exists():
-        SERVERS.mkdir(exist_ok=True)
-        with open(SERVERS / "chromium.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not FOLDER.exists():
-                _unpack()
+    program = fetched(FOLDER / "usr/lib/chromium/chromium", _unpack)
     libraries = sorted({str(path.parent) for path in FOLDER.rglob("*.so*")})
-    return str(FOLDER / "usr/lib/chromium/chromium"), {"LD_LIBRARY_PATH": ":".join(libraries)}
+    return str(program), {"LD_LIBRARY_PATH": ":".join(libraries)}
 
 
-def _unpack() -> None:
-    if which("apt-get") is None or which("dpkg") is None:
-        pytest.fail(_ADVICE)
-    with tempfile.TemporaryDirectory(dir=SERVERS) as scratch:
-        folder = Path(scratch)
-        plan = _run(["apt-get", "-s", "install", "--no-install-recommends", "chromium"], folder)
-        packages = re.findall(r"^Inst (\S+)", plan, re.MULTILINE)
-        _run(["apt-get", "-qq", "download", *packages], folder)
-        for package in folder.glob("*.deb"):
-            _run(["dpkg", "-x", str(package), "unpacked"], folder)
-        rmtree(FOLDER, ignore_errors=True)
-        (folder / "unpacked").rename(FOLDER)
-
-
-def _run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}\n{_ADVICE}")
-    return done.stdout
+def _unpack(scratch: Path) -> Path:
+    need_debian(_ADVICE)
+    plan = run(["apt-get", "-s", "install", "--no-install-recommends", "chromium"], _ADVICE)
+    packages = re.findall(r"^Inst (\S+)", plan, re.MULTILINE)
+    return debian(packages, scratch, _ADVICE)
 
 
 class Browser:
@@ -128,12 +102,7 @@ class Browser:
             self._call(f"{domain}.enable")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
             self._process.wait(10)

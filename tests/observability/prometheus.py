@@ -6,24 +6,18 @@ be had makes the test fail and says what to do; nothing is skipped.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import socket
 import subprocess
-import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree, which
 from typing import Any, Final
 
-import pytest
+from tests.programs import PATIENCE, SERVERS, debian, fetched, free_port, until
 
-SERVERS: Final = Path(__file__).parents[2] / ".servers"
 FOLDER: Final = SERVERS / "prometheus"
 
 _ADVICE: Final = (
@@ -31,44 +25,15 @@ _ADVICE: Final = (
     f"'prometheus' (apt-get download); on another system put both binaries into {FOLDER} "
     "(any 2.42 or newer, https://prometheus.io/download)."
 )
-# Seconds. Prometheus is ready after half a second; the machine may be busy.
-_PATIENCE: Final = 30.0
 
 
 def binary(name: str) -> Path:
     """`prometheus` or `promtool`, downloaded when one of them is needed for the first time."""
-    path = FOLDER / name
-    if path.exists():
-        return path
-    SERVERS.mkdir(exist_ok=True)
-    with open(SERVERS / "prometheus.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            _unpack()
-    return path
+    return fetched(FOLDER / name, _unpack)
 
 
-def _unpack() -> None:
-    if which("apt-get") is None or which("dpkg") is None:
-        pytest.fail(_ADVICE)
-    with tempfile.TemporaryDirectory(dir=SERVERS) as scratch:
-        _run(["apt-get", "-qq", "download", "prometheus"], Path(scratch))
-        (package,) = Path(scratch).glob("*.deb")
-        _run(["dpkg", "-x", str(package), "unpacked"], Path(scratch))
-        ready = Path(scratch, "ready")
-        ready.mkdir()
-        for name in ("prometheus", "promtool"):
-            Path(scratch, "unpacked", "usr", "bin", name).rename(ready / name)
-        rmtree(FOLDER, ignore_errors=True)
-        ready.rename(FOLDER)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}\n{_ADVICE}")
+def _unpack(scratch: Path) -> Path:
+    return debian(["prometheus"], scratch, _ADVICE) / "usr" / "bin"
 
 
 def promtool(*arguments: str, text: str | None = None) -> str:
@@ -130,7 +95,7 @@ class Prometheus:
     def _get(self, what: str, arguments: dict[str, Any]) -> Any:
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
         try:
-            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             said = json.load(error)
@@ -149,7 +114,7 @@ def running(folder: Path, config: str = "{}\n") -> Generator[Prometheus]:
     folder.mkdir(exist_ok=True)
     (folder / "prometheus.yml").write_text(config)
     log = folder / "prometheus.log"
-    port = _free_port()
+    port = free_port()
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [
@@ -165,15 +130,12 @@ def running(folder: Path, config: str = "{}\n") -> Generator[Prometheus]:
         )
     try:
         server = Prometheus(f"http://127.0.0.1:{port}")
-        ends = time.monotonic() + _PATIENCE
-        while not _ready(server.url):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < ends, log.read_text()
-            time.sleep(0.05)
+        until(lambda: process.poll() is not None or _ready(server.url), log.read_text)
+        assert process.poll() is None, log.read_text()
         yield server
     finally:
         process.terminate()
-        process.wait(_PATIENCE)
+        process.wait(PATIENCE)
 
 
 def _ready(url: str) -> bool:
@@ -182,9 +144,3 @@ def _ready(url: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -17,8 +17,9 @@ import pytest
 from loadgate.integrations.cli.watch import LookError, address_of, look
 from loadgate.integrations.console.status import FORMAT, Status
 from loadgate.integrations.identity import KeyHasher
-from tests.integrations.served import PATIENCE, ROOT, Served
+from tests.integrations.served import Served
 from tests.observability.prometheus import Prometheus, running
+from tests.programs import PATIENCE, ROOT
 
 APP = """
 import anyio

@@ -17,10 +17,11 @@ import pytest
 
 from loadgate.integrations.console.live import Live
 from loadgate.integrations.console.status import Status
-from tests.integrations.served import PATIENCE, Served
+from tests.integrations.served import Served
 from tests.observability.browser import Browser
 from tests.observability.test_console import ODD, Story, odd
 from tests.observability.test_live import APP, POLICY
+from tests.programs import PATIENCE
 
 # Whether something else than the background is on each canvas.
 DRAWN = """[...document.querySelectorAll("canvas")].map(canvas => {

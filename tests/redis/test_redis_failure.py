@@ -14,7 +14,8 @@ import pytest
 from loadgate import AdmissionController, Overloaded, Policy, Rate, RateLimited, Reason
 from loadgate.errors import PolicyError
 from loadgate.rates.spec import ALGORITHMS
-from tests.redis.servers import Replicated, Server, cluster, free_port
+from tests.programs import free_port
+from tests.redis.servers import Replicated, Server, cluster
 from tests.redis.shared_policy import shared, until
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,8 @@ from loadgate import AdmissionController, Rate
 from loadgate.errors import PolicyError
 from loadgate.integrations.redis.tls import Tls
 from loadgate.integrations.redis.url import parse
-from tests.redis.servers import Server, cluster, free_port
+from tests.programs import free_port
+from tests.redis.servers import Server, cluster
 from tests.redis.shared_policy import shared
 
 pytestmark = pytest.mark.anyio
