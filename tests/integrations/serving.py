@@ -23,7 +23,6 @@ import uvloop
 from hypercorn.config import Config
 
 from loadgate import AdmissionController
-from loadgate.integrations.asgi import AdmissionMiddleware
 
 WORKERS = ["asyncio", "uvloop", "trio"]
 PATIENCE = 15.0
@@ -178,19 +177,6 @@ class Stage:
         until(lambda: self.in_flight == 0)
 
 
-@contextmanager
-def stage(worker: str, gate: AdmissionController, **settings: Any) -> Generator[Stage]:
-    service = Service()
-    layer = AdmissionMiddleware(service, gate, **settings)
-    with Server(layer, worker) as server:
-        kept = Stage(server, service, gate)
-        try:
-            yield kept
-        finally:
-            service.may_answer.set()
-    assert gate.admission.in_flight == gate.admission.room.depth == 0
-
-
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -221,6 +207,15 @@ class Http1:
     def get(self, path: str) -> tuple[int, dict[str, str], bytes]:
         self.send(self.head("GET", path, None))
         return self.read()
+
+    @classmethod
+    def upgrade(cls, path: str) -> bytes:
+        """The request that asks for a WebSocket."""
+        return cls.head(
+            "GET", path, None,
+            "connection: Upgrade", "upgrade: websocket",
+            "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+        )  # fmt: skip
 
     @staticmethod
     def head(method: str, path: str, length: int | None, *headers: str) -> bytes:

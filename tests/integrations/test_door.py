@@ -330,13 +330,7 @@ def test_a_websocket_goes_through(uvloop: bool) -> None:
         await (Service() if scope["type"] == "lifespan" else app)(scope, receive, send)
 
     with place(uvloop, app=whole) as here, Http1(here.port) as client:
-        client.send(
-            client.head(
-                "GET", "/socket", None,
-                "connection: Upgrade", "upgrade: websocket",
-                "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-            )
-        )  # fmt: skip
+        client.send(client.upgrade("/socket"))
         seen = b""
         while not seen.endswith(b"hello"):
             seen += client.socket.recv(1000)
@@ -345,12 +339,6 @@ def test_a_websocket_goes_through(uvloop: bool) -> None:
         client.send(b"\x81\x85\0\0\0\0again" + b"\x88\x80\0\0\0\0")  # a text, and a close
         seen = client.socket.recv(1000)
         assert seen.startswith(b"\x88")
-
-
-UPGRADE = (
-    "connection: Upgrade", "upgrade: websocket",
-    "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-)  # fmt: skip
 
 
 class Listener:
@@ -379,7 +367,7 @@ def test_what_a_websocket_client_says_before_it_is_accepted_is_kept(uvloop: bool
     app = Listener(gate)
     with place(uvloop, app=app) as here, Http1(here.port) as client:
         holder = here.hold(gate)
-        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81\x85\0\0\0\0early")
+        client.send(client.upgrade("/socket") + b"\x81\x85\0\0\0\0early")
         until(lambda: gate.admission.room.depth == 1)
         here.do(holder.release)
         until(lambda: bool(app.heard))
@@ -393,7 +381,7 @@ def test_a_websocket_client_who_says_too_much_before_it_is_accepted_is_left(uvlo
     app = Listener(gate)
     with place(uvloop, app=app) as here, Http1(here.port) as client:
         holder = here.hold(gate)
-        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81" * (MAX_HEAD + 1))
+        client.send(client.upgrade("/socket") + b"\x81" * (MAX_HEAD + 1))
         with pytest.raises((EOFError, ConnectionError)):
             client.read()
         until(lambda: gate.admission.room.depth == 0)
@@ -407,7 +395,7 @@ def test_a_websocket_that_was_refused_hears_nothing_more(uvloop: bool) -> None:
     app = Listener(gate)
     with place(uvloop, app=app) as here, Http1(here.port) as client:
         holder = here.hold(gate)
-        client.send(client.head("GET", "/socket", None, *UPGRADE) + b"\x81\x85\0\0\0\0early")
+        client.send(client.upgrade("/socket") + b"\x81\x85\0\0\0\0early")
         assert client.read()[0] == 503
         with pytest.raises((EOFError, ConnectionError)):
             client.read()

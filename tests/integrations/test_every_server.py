@@ -5,34 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import anyio
-import pytest
 
-from loadgate import AdmissionController
-from loadgate.integrations.asgi import AdmissionMiddleware
 from tests.integrations.asgi_client import controller
-from tests.integrations.other_servers import Granian, Uvicorn
-from tests.integrations.serving import Http1, Http2, Server, Service, Stage, told, until
-
-HYPERCORN: dict[str, Callable[[Any], Any]] = {
-    "hypercorn-asyncio": partial(Server, worker="asyncio"),
-    "hypercorn-uvloop": partial(Server, worker="uvloop"),
-    "hypercorn-trio": partial(Server, worker="trio"),
-}
-OTHERS: dict[str, Callable[[Any], Any]] = {
-    "uvicorn-httptools": Uvicorn,
-    "uvicorn-h11": partial(Uvicorn, http="h11", loop="asyncio"),
-    "granian": Granian,
-}
-SERVERS = HYPERCORN | OTHERS
-
-every = pytest.mark.parametrize("kind", SERVERS)
-others = pytest.mark.parametrize("kind", OTHERS)
+from tests.integrations.every_server import every, others, stage
+from tests.integrations.serving import Http1, Http2, Service, told, until
 
 
 class Streams(Service):
@@ -72,17 +51,6 @@ class Streams(Service):
             pass
         self.left += 1
         scope.cancel()
-
-
-@contextmanager
-def stage(kind: str, gate: AdmissionController, **settings: Any) -> Generator[Stage]:
-    service = Streams()
-    with SERVERS[kind](AdmissionMiddleware(service, gate, **settings)) as server:
-        try:
-            yield Stage(server, service, gate)
-        finally:
-            service.may_answer.set()
-    assert gate.admission.in_flight == gate.admission.room.depth == 0
 
 
 @others
@@ -174,9 +142,8 @@ def test_a_client_that_leaves_while_it_is_served_gives_its_place_back_in_the_end
 
 @every
 def test_a_stream_ends_when_its_client_leaves(kind: str) -> None:
-    with stage(kind, controller()) as here:
-        service = here.service
-        assert isinstance(service, Streams)
+    service = Streams()
+    with stage(kind, controller(), service) as here:
         client = Http1(here.port)
         client.send(client.head("GET", "/stream", None))
         until(lambda: service.sent > 3)
@@ -187,9 +154,8 @@ def test_a_stream_ends_when_its_client_leaves(kind: str) -> None:
 
 @every
 def test_a_slow_reader_holds_no_place(kind: str) -> None:
-    with stage(kind, controller()) as here, Http1(here.port) as slow:
-        service = here.service
-        assert isinstance(service, Streams)
+    service = Streams()
+    with stage(kind, controller(), service) as here, Http1(here.port) as slow:
         slow.send(slow.head("GET", "/big", None))
         until(lambda: sum(here.gate.snapshot().finished.values()) == 1)
         with Http1(here.port) as another:
@@ -199,7 +165,7 @@ def test_a_slow_reader_holds_no_place(kind: str) -> None:
         until(lambda: service.left == 1)
 
 
-@others
+@every
 def test_shutdown_lets_those_inside_finish(kind: str) -> None:
     with stage(kind, controller()) as here:
         running, queued = Http1(here.port), Http1(here.port)
@@ -216,32 +182,22 @@ def test_shutdown_lets_those_inside_finish(kind: str) -> None:
         here.server.join()
 
 
-@others
+@every
 def test_a_websocket_handshake_is_refused_with_status_and_time(kind: str) -> None:
     with stage(kind, controller(max_queue=0)) as here, here.busy(), Http1(here.port) as client:
-        client.send(
-            client.head(
-                "GET", "/socket", None,
-                "connection: Upgrade", "upgrade: websocket",
-                "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-            )
-        )  # fmt: skip
-        status, headers, _ = client.read()
+        client.send(client.upgrade("/socket"))
+        status, headers, body = client.read()
         assert status == 503
         assert int(headers["retry-after"]) >= 1
+        assert json.loads(body)["reason"] == "queue_full"
 
 
 @others
 def test_a_byte_after_the_upgrade_request_harms_nobody(kind: str) -> None:
     # Hypercorn 0.18 is broken by it, whatever stands in front of the application.
-    with stage(kind, controller()) as here:
+    with stage(kind, controller(), Streams()) as here:
         with Http1(here.port) as client:
-            upgrade = client.head(
-                "GET", "/socket", None,
-                "connection: Upgrade", "upgrade: websocket",
-                "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-            )  # fmt: skip
-            client.send(upgrade + b"\x81")
+            client.send(client.upgrade("/socket") + b"\x81")
             until(lambda: sum(here.gate.snapshot().finished.values()) == 1)
         assert here.in_flight == 0
         with Http1(here.port) as another:

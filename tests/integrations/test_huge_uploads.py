@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.asgi_client import controller
+from tests.integrations.every_server import every, stage
 from tests.integrations.serving import Http1, Http2, until
-from tests.integrations.test_every_server import every, stage
 
 CHUNK = b"0123456789abcdef" * 65_536
 SIZE = 100 * len(CHUNK)

@@ -44,11 +44,6 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"0"})
 """
 
-UPGRADE = (
-    b"GET /socket HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
-    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
-
 
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
@@ -66,7 +61,7 @@ def test_hostile_connections_leave_nothing_behind_and_end_nobody(
         before = descriptors(served.process.pid)
 
         with Http1(port) as client:
-            client.send(UPGRADE + b"\x81\x85\0\0\0\0early")
+            client.send(client.upgrade("/socket") + b"\x81\x85\0\0\0\0early")
             seen = b""
             while b"early" not in seen:
                 data = client.socket.recv(1000)
@@ -74,7 +69,7 @@ def test_hostile_connections_leave_nothing_behind_and_end_nobody(
                 seen += data
         for _ in range(5):
             with Http1(port) as client:
-                client.send(UPGRADE + b"\x81\xff\xff" * 10_000)
+                client.send(client.upgrade("/socket") + b"\x81\xff\xff" * 10_000)
         with Http1(port) as client:
             client.send(b"CONNECT a:80 HTTP/1.1\r\nhost: a\r\n\r\n")
             assert client.read()[0] == 501

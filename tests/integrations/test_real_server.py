@@ -12,24 +12,15 @@ import pytest
 
 from loadgate.integrations.asgi import AdmissionMiddleware
 from tests.integrations.asgi_client import controller, idle
-from tests.integrations.serving import (
-    WORKERS,
-    Http1,
-    Http2,
-    Server,
-    Service,
-    stage,
-    told,
-    until,
-)
+from tests.integrations.every_server import SERVERS, hypercorn, stage
+from tests.integrations.serving import Http1, Http2, Service, told, until
 
-worker = pytest.mark.parametrize("worker", WORKERS)
 BODIES = [200, 40_000, 500_000]
 
 
-@worker
-def test_refused_uploads_over_http2_harm_neither_server_nor_neighbours(worker: str) -> None:
-    with stage(worker, controller(max_queue=0)) as here, here.busy(), Http2(here.port) as client:
+@hypercorn
+def test_refused_uploads_over_http2_harm_neither_server_nor_neighbours(kind: str) -> None:
+    with stage(kind, controller(max_queue=0)) as here, here.busy(), Http2(here.port) as client:
         for size in BODIES:
             streams = [client.request("POST", "/echo", b"x" * size) for _ in range(12)]
             healthy = client.request("GET", "/healthz")
@@ -45,17 +36,17 @@ def test_refused_uploads_over_http2_harm_neither_server_nor_neighbours(worker: s
             assert another.status[stream] == 503
 
 
-@worker
-def test_refused_requests_without_a_body_over_http2(worker: str) -> None:
-    with stage(worker, controller(max_queue=0)) as here, here.busy(), Http2(here.port) as client:
+@hypercorn
+def test_refused_requests_without_a_body_over_http2(kind: str) -> None:
+    with stage(kind, controller(max_queue=0)) as here, here.busy(), Http2(here.port) as client:
         streams = [client.request("GET", "/echo") for _ in range(50)]
         client.finish(*streams)
         assert {client.status[stream] for stream in streams} == {503}
 
 
-@worker
-def test_a_connection_is_kept_after_refusals(worker: str) -> None:
-    with stage(worker, controller(max_queue=0)) as here, Http1(here.port) as client:
+@hypercorn
+def test_a_connection_is_kept_after_refusals(kind: str) -> None:
+    with stage(kind, controller(max_queue=0)) as here, Http1(here.port) as client:
         with here.busy():
             for _ in range(5):
                 assert client.get("/echo")[0] == 503
@@ -69,10 +60,10 @@ def test_a_connection_is_kept_after_refusals(worker: str) -> None:
         assert client.post("/echo", b"abc")[2] == told(b"abc")
 
 
-@worker
-def test_a_huge_refused_upload_gets_its_answer_and_harms_nobody(worker: str) -> None:
+@hypercorn
+def test_a_huge_refused_upload_gets_its_answer_and_harms_nobody(kind: str) -> None:
     settings: Any = {"max_drain": 100_000, "max_drain_time": 0.2}
-    with stage(worker, controller(max_queue=0), **settings) as here, here.busy():
+    with stage(kind, controller(max_queue=0), **settings) as here, here.busy():
         for _ in range(3):
             with Http1(here.port) as client:
                 client.send(client.head("POST", "/echo", 50_000_000) + b"x" * 300_000)
@@ -81,29 +72,29 @@ def test_a_huge_refused_upload_gets_its_answer_and_harms_nobody(worker: str) -> 
             assert client.get("/healthz")[0] == 200
 
 
-@worker
-def test_a_refused_upload_that_stalls_is_not_waited_for(worker: str) -> None:
+@hypercorn
+def test_a_refused_upload_that_stalls_is_not_waited_for(kind: str) -> None:
     settings: Any = {"max_drain_time": 0.05}
     gate = controller(max_queue=0)
-    with stage(worker, gate, **settings) as here, here.busy(), Http1(here.port) as client:
+    with stage(kind, gate, **settings) as here, here.busy(), Http1(here.port) as client:
         client.send(client.head("POST", "/echo", 1000) + b"x")
         assert client.read()[0] == 503
         with pytest.raises(EOFError):
             client.read()
 
 
-@worker
-def test_a_client_that_asks_before_it_uploads(worker: str) -> None:
-    with stage(worker, controller(max_queue=0)) as here, here.busy(), Http1(here.port) as client:
+@hypercorn
+def test_a_client_that_asks_before_it_uploads(kind: str) -> None:
+    with stage(kind, controller(max_queue=0)) as here, here.busy(), Http1(here.port) as client:
         client.send(client.head("POST", "/echo", 1000, "expect: 100-continue"))
         assert client.read()[0] == 503
 
 
-@worker
-def test_queued_uploads_arrive_byte_for_byte(worker: str) -> None:
+@hypercorn
+def test_queued_uploads_arrive_byte_for_byte(kind: str) -> None:
     dice = random.Random(7)
     bodies = [dice.randbytes(size) for size in (0, 1, 70_000, 1_500_000)]
-    with stage(worker, controller()) as here:
+    with stage(kind, controller()) as here:
         clients = [Http1(here.port) for _ in bodies]
         with here.busy():
             for client, body in zip(clients, bodies, strict=True):
@@ -116,11 +107,11 @@ def test_queued_uploads_arrive_byte_for_byte(worker: str) -> None:
                 assert client.read()[2] == told(body)
 
 
-@worker
-def test_queued_uploads_over_http2_arrive_byte_for_byte(worker: str) -> None:
+@hypercorn
+def test_queued_uploads_over_http2_arrive_byte_for_byte(kind: str) -> None:
     dice = random.Random(8)
     bodies = [dice.randbytes(size) for size in (1, 3000, 60_000)]
-    with stage(worker, controller()) as here, Http2(here.port) as client:
+    with stage(kind, controller()) as here, Http2(here.port) as client:
         with here.busy():
             streams = [client.request("POST", "/echo", body) for body in bodies]
             until(lambda: here.waiting == len(bodies))
@@ -130,27 +121,27 @@ def test_queued_uploads_over_http2_arrive_byte_for_byte(worker: str) -> None:
         assert [client.bodies[stream] for stream in streams] == [told(body) for body in bodies]
 
 
-@worker
-def test_more_queued_uploads_than_places_on_one_connection_progress(worker: str) -> None:
-    with stage(worker, controller(2)) as here, Http2(here.port) as client:
+@hypercorn
+def test_more_queued_uploads_than_places_on_one_connection_progress(kind: str) -> None:
+    with stage(kind, controller(2)) as here, Http2(here.port) as client:
         here.service.may_answer.set()
         streams = [client.request("POST", "/hold", b"x" * 50_000) for _ in range(40)]
         client.finish(*streams)
         assert {client.bodies[stream] for stream in streams} == {told(b"x" * 50_000)}
 
 
-@worker
-def test_a_queued_upload_that_is_too_long_for_http2_is_refused_and_drained(worker: str) -> None:
+@hypercorn
+def test_a_queued_upload_that_is_too_long_for_http2_is_refused_and_drained(kind: str) -> None:
     settings: Any = {"max_buffer": 50_000}
-    with stage(worker, controller(), **settings) as here, here.busy(), Http2(here.port) as client:
+    with stage(kind, controller(), **settings) as here, here.busy(), Http2(here.port) as client:
         stream = client.request("POST", "/echo", b"x" * 400_000)
         client.finish(stream)
         assert client.status[stream] == 503
 
 
-@worker
-def test_queued_clients_that_leave_are_removed(worker: str) -> None:
-    with stage(worker, controller()) as here, here.busy():
+@hypercorn
+def test_queued_clients_that_leave_are_removed(kind: str) -> None:
+    with stage(kind, controller()) as here, here.busy():
         clients = [Http1(here.port) for _ in range(4)]
         for n, client in enumerate(clients):
             client.send(client.head("POST", "/echo", 100) + b"x" * (100 if n % 2 else 10))
@@ -172,11 +163,11 @@ def test_queued_clients_that_leave_are_removed(worker: str) -> None:
         assert here.service.calls == ["/hold"]
 
 
-@worker
-def test_a_wait_in_vain_with_much_unread_does_not_lock_the_server(worker: str) -> None:
+@hypercorn
+def test_a_wait_in_vain_with_much_unread_does_not_lock_the_server(kind: str) -> None:
     gate = controller(max_wait=0.1)
     settings: Any = {"max_buffer": 1000, "max_drain": 100_000, "max_drain_time": 0.2}
-    with stage(worker, gate, **settings) as here, here.busy():
+    with stage(kind, gate, **settings) as here, here.busy():
         clients = [Http1(here.port) for _ in range(3)]
         for client in clients:
             client.send(client.head("POST", "/echo", 50_000_000) + b"x" * 300_000)
@@ -186,42 +177,9 @@ def test_a_wait_in_vain_with_much_unread_does_not_lock_the_server(worker: str) -
                 assert (status, json.loads(body)["reason"]) == (503, "wait_timeout")
 
 
-@worker
-def test_shutdown_lets_those_inside_finish(worker: str) -> None:
-    with stage(worker, controller()) as here:
-        running, queued = Http1(here.port), Http1(here.port)
-        running.send(running.head("GET", "/hold", None))
-        until(lambda: here.in_flight == 1)
-        queued.send(queued.head("POST", "/echo", 5) + b"hello")
-        until(lambda: here.waiting == 1)
-        here.server.stop()
-        here.service.may_answer.set()
-        assert running.read()[0] == 200
-        assert queued.read()[2] == told(b"hello")
-        here.server.join()
-        running.socket.close()
-        queued.socket.close()
-
-
-@worker
-def test_a_websocket_handshake_is_refused_with_status_and_time(worker: str) -> None:
-    with stage(worker, controller(max_queue=0)) as here, here.busy(), Http1(here.port) as client:
-        client.send(
-            client.head(
-                "GET", "/socket", None,
-                "connection: Upgrade", "upgrade: websocket",
-                "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-            )
-        )  # fmt: skip
-        status, headers, body = client.read()
-        assert status == 503
-        assert int(headers["retry-after"]) >= 1
-        assert json.loads(body)["reason"] == "queue_full"
-
-
-@worker
+@hypercorn
 def test_an_application_that_answers_early_is_kept_from_breaking_the_connection(
-    worker: str,
+    kind: str,
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope.get("path") == "/broken":
@@ -234,7 +192,7 @@ def test_an_application_that_answers_early_is_kept_from_breaking_the_connection(
 
     gate = controller(50)
     layer = AdmissionMiddleware(app, gate, finish_uploads=True)
-    with Server(layer, worker) as server, Http2(server.port) as client:
+    with SERVERS[kind](layer) as server, Http2(server.port) as client:
         for size in (0, *BODIES):
             early = [client.request("POST", "/private", b"x" * size) for _ in range(6)]
             broken = client.request("POST", "/broken", b"x" * size)

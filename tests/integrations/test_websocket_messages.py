@@ -11,8 +11,8 @@ from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.websocket import close_message
 from tests.integrations.asgi_client import Exchange, controller, idle, scope
-from tests.integrations.serving import WORKERS, Http1, Server, Service, until
-from tests.integrations.test_every_server import OTHERS
+from tests.integrations.every_server import SERVERS, every
+from tests.integrations.serving import Http1, Service, until
 
 FIELDS = scope(type="websocket", scheme="ws")
 
@@ -132,22 +132,12 @@ def frame(text: str) -> bytes:
     return bytes([0x81, 0x80 | len(text)]) + b"\0\0\0\0" + text.encode()
 
 
-SERVERS = {f"hypercorn-{worker}": worker for worker in WORKERS} | dict.fromkeys(OTHERS, "")
-
-
-@pytest.mark.parametrize("kind", SERVERS)
+@every
 def test_every_server_tells_the_client_the_code(kind: str) -> None:
     gate, chat = controller(), Chat()
     layer = AdmissionMiddleware(chat, gate, message_rate="1/hour burst 2")
-    made = OTHERS[kind](layer) if kind in OTHERS else Server(layer, SERVERS[kind])
-    with made as server, Http1(server.port) as client:
-        client.send(
-            client.head(
-                "GET", "/socket", None,
-                "connection: Upgrade", "upgrade: websocket",
-                "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
-            )
-        )  # fmt: skip
+    with SERVERS[kind](layer) as server, Http1(server.port) as client:
+        client.send(client.upgrade("/socket"))
         seen = b""
         while b"\r\n\r\n" not in seen:
             seen += client.socket.recv(1000)
