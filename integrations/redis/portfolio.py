@@ -86,8 +86,7 @@ class Portfolio:
         self.lone = None
         if len(self.active) == 1:
             only = self.active[0]
-            if only.rate.key == "client" and not (only.member.match or only.member.exempt):
-                self.lone = only.leases
+            self.lone = only.leases if only.by_text else None
 
     def _share(self, rate: Rate, store: Store, part: float, now: float) -> Share:
         share = self.shares.get(rate.name)

@@ -56,7 +56,7 @@ def quota_of(
         remaining / share.scale.unit,
         reset / 1e6,
         float("inf") if retry < 0 else retry / 1e6,
-        "" if isinstance(subject, SharedBucket) else subject,
+        subject if type(subject) is str or not isinstance(subject, SharedBucket) else "",
         cost,
         server_us / 1e6,
         rate.name,

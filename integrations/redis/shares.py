@@ -39,6 +39,7 @@ class Share:
             emergency does not begin with a fresh burst for everybody; it also finds the key.
         scale: The rate in whole numbers.
         flag: How the script treats it.
+        by_text: Whether a client given as text is simply counted: the common case.
         log: Whether the store keeps a log of requests, each under a name.
         on_failure: What happens without the store.
         leases: What this process has leased, if it decides in memory.
@@ -46,7 +47,7 @@ class Share:
 
     __slots__ = (
         "_cost", "_item", "_keys", "_known", "_part", "_tail", "_used", "_used_since",
-        "flag", "head", "leases", "log", "member", "on_failure", "rate", "scale",
+        "by_text", "flag", "head", "leases", "log", "member", "on_failure", "rate", "scale",
     )  # fmt: skip
 
     def __init__(self, rate: Rate, keys: Keys, on_failure: OnFailure, part: float) -> None:
@@ -65,6 +66,7 @@ class Share:
         self._tail = keys.tail(rate)
         self.scale = scale(rate)
         self.on_failure: OnFailure = on_failure
+        self.by_text = rate.key == "client" and not rate.match and not rate.exempt
         self.log = self.scale.kind == LOG
         self._known: dict[Key, bytes] = {}
         self._cost = 0.0

@@ -157,7 +157,7 @@ class RedisStore:
         local: list[Leased] = []
         for share in self._rates.active:
             member = share.member
-            subject = member.key_of(client)
+            subject = client if share.by_text and type(client) is str else member.key_of(client)
             if subject is None:
                 continue
             if subject is NOBODY:
