@@ -20,9 +20,9 @@ from loadgate.rates.table import (
 
 State = TypeVar("State")
 
-# Whole costs add exactly. Fractions (cost=0.1) do not: the last of a window is not refused for
-# a billionth of the limit.
-OF_LIMIT: Final = 2.0**-30
+# Of a window's limit. Whole costs add exactly. Fractions (cost=0.1) do not: the last of a window
+# is not refused for a billionth.
+WINDOW_FORBEARANCE: Final = 2.0**-30
 
 
 class Limiter(ABC, Generic[State]):
@@ -83,7 +83,7 @@ class Limiter(ABC, Generic[State]):
 
     @abstractmethod
     def _start(self, limit: float, per: float, burst: float) -> None:
-        """Set the first rate, which is within bounds."""
+        """Set the first rate, which is within bounds, while no key is known."""
 
     @abstractmethod
     def hit(self, key: Key, now: float, cost: float = 1.0) -> Quota:

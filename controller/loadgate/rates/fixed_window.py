@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import OF_LIMIT, check, end_of_window, until
+from loadgate.rates.base import WINDOW_FORBEARANCE, check, end_of_window, until
 from loadgate.rates.level import LevelLimiter
 from loadgate.rates.table import IDLE_SECONDS, SHARD_SHIFT, WALK_MASK, Key, plain, receipt_key
 
@@ -44,7 +44,7 @@ class FixedWindow(LevelLimiter):
         # `_burst` is the limit, as for every window.
         self._per = per
         self._origin = clock - now // per * limit
-        self._room = limit + limit * OF_LIMIT
+        self._room = limit + limit * WINDOW_FORBEARANCE
         self._idle = limit * math.ceil(IDLE_SECONDS / per)
         self._rest = self._idle / 2.0
         self._walk_at = -math.inf
@@ -133,8 +133,7 @@ class FixedWindow(LevelLimiter):
         clock = self._clock_at(now)
         if cost > self._burst:
             self.refused += 1
-            plain(key)
-            return self._answer(key, clock, now, cost, allowed=False)
+            return self._answer(plain(key), clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
         return self._hit_placed(place, key, now, cost, clock)
 

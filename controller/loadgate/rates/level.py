@@ -20,7 +20,11 @@ _FLOAT_BYTES: Final = 24
 
 
 class LevelLimiter(Limiter[float]):
-    """A level for each key; see `Limiter` for the settings."""
+    """A level for each key, on the clock that an algorithm describes; see `Limiter` for the rest.
+
+    `_origin` is where the clock would have stood at 0, had the rate always been this one. Until
+    the clock reaches `_settled`, a level from before the last change may exceed the new burst.
+    """
 
     __slots__ = ("_burst", "_origin", "_settled")
 

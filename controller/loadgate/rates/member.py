@@ -56,6 +56,13 @@ class RateStats(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+def _limiter(rate: Rate) -> Limiter[Any]:
+    made: Limiter[Any] = create(
+        rate.algorithm, limit=rate.limit, per=rate.per, burst=rate.burst, name=rate.name
+    )
+    return made
+
+
 class Member:
     """One rate of the set: its settings, its limiter, its counters."""
 
@@ -83,9 +90,7 @@ class Member:
     )
 
     def __init__(self, rate: Rate) -> None:
-        self.limiter: Limiter[Any] = create(
-            rate.algorithm, limit=rate.limit, per=rate.per, burst=rate.burst, name=rate.name
-        )
+        self.limiter = _limiter(rate)
         # Whoever has no key shares this one, which no client can name.
         self.anonymous = SharedBucket()
         # Decisions that the limiter's own counters do not tell: checks without a charge, and
@@ -118,9 +123,7 @@ class Member:
         family = (before.algorithm, rate.algorithm)
         if before.algorithm != rate.algorithm and not all(name in BUCKETS for name in family):
             counters = self.limiter.allowed, self.limiter.refused
-            self.limiter = create(
-                rate.algorithm, limit=rate.limit, per=rate.per, burst=rate.burst, name=rate.name
-            )
+            self.limiter = _limiter(rate)
             self.limiter.allowed, self.limiter.refused = counters
         elif (before.limit, before.per, before.burst) != (rate.limit, rate.per, rate.burst):
             self.limiter.change(rate.limit, rate.per, rate.burst, now)

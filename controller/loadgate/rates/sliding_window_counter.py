@@ -15,7 +15,7 @@ import math
 from typing import Final
 
 from loadgate.decisions import Quota
-from loadgate.rates.base import OF_LIMIT, Limiter, check, end_of_window, until
+from loadgate.rates.base import WINDOW_FORBEARANCE, Limiter, check, end_of_window, until
 from loadgate.rates.spec import bounds
 from loadgate.rates.table import (
     IDLE_SECONDS,
@@ -80,7 +80,7 @@ class SlidingWindowCounter(Limiter[complex]):
         self._limit = limit
         self._per = per
         self._shift = shift
-        self._room = limit + limit * OF_LIMIT
+        self._room = limit + limit * WINDOW_FORBEARANCE
         self._idle = self._span * (2.0 + math.ceil(IDLE_SECONDS / per))
         self._rest = self._idle / 2.0
         self._walk_at = -math.inf

@@ -126,7 +126,7 @@ class KeyTable(Generic[State]):
         self._max_bytes = max_bytes
         self._ring: list[Key] = []
         self._hand = 0
-        self._dropped = 0
+        self._dropped = 0  # as many were, when the hand last came round
         self._key_bytes = 0
         self._buckets: dict[int, SharedBucket] = {}
         # Python seeds the hash of text anew in each process: a secret without reading dice.

@@ -131,8 +131,7 @@ class TokenBucket(LevelLimiter):
         clock = now * self._rate + self._origin
         if cost > self._burst:
             self.refused += 1
-            plain(key)
-            return self._answer(key, clock, clock, now, cost, allowed=False)
+            return self._answer(plain(key), clock, clock, now, cost, allowed=False)
         place = self._table.place(key, clock, clock - self._idle)
         states = self._shard(place)
         if place not in states and not isinstance(place, SharedBucket):
