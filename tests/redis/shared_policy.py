@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
 import anyio
 
-from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate
+from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, RateLimited
 from loadgate.policy import Signals
 from loadgate.shared import Store
 
@@ -73,6 +73,35 @@ class AsyncStack:
     async def __aexit__(self, *_: object) -> None:
         for controller in reversed(self._entered):
             await controller.__aexit__(None, None, None)
+
+
+async def admitted(
+    controller: AdmissionController, client: Any, times: int = 1, cost: float = 1.0
+) -> int:
+    """How many of so many requests, one after the other, no rate refused."""
+    number = 0
+    for _ in range(times):
+        try:
+            async with controller.admit(client=client, cost=cost):
+                number += 1
+        except RateLimited:
+            pass
+    return number
+
+
+async def admitted_together(
+    controllers: Sequence[AdmissionController], client: Any, times: int
+) -> int:
+    """Likewise, of so many requests to each of the controllers, all at once."""
+    numbers: list[int] = []
+
+    async def hammer(controller: AdmissionController) -> None:
+        numbers.append(await admitted(controller, client, times))
+
+    async with anyio.create_task_group() as group:
+        for controller in controllers:
+            group.start_soon(hammer, controller)
+    return sum(numbers)
 
 
 async def until(what: str, done: Any) -> None:

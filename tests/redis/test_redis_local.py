@@ -19,36 +19,16 @@ from loadgate import (
 )
 from loadgate.integrations.redis import RedisStore
 from tests.redis.servers import Server
-from tests.redis.shared_policy import PATIENT, several, shared, until
+from tests.redis.shared_policy import PATIENT, admitted, admitted_together, several, shared, until
 
 pytestmark = pytest.mark.anyio
-
-
-async def admitted(
-    controller: AdmissionController, client: object, times: int = 1, cost: float = 1.0
-) -> int:
-    number = 0
-    for _ in range(times):
-        try:
-            async with controller.admit(client=client, cost=cost):  # type: ignore[arg-type]
-                number += 1
-        except RateLimited:
-            pass
-    return number
 
 
 async def test_processes_together_let_through_one_burst(server: Server) -> None:
     policy = shared(server.url, "100/hour", mode="local")
     async with several(policy, 4) as controllers:
-        numbers: list[int] = []
-
-        async def hammer(controller: AdmissionController) -> None:
-            numbers.append(await admitted(controller, "greedy", 60))
-
-        async with anyio.create_task_group() as group:
-            for controller in controllers:
-                group.start_soon(hammer, controller)
-        assert 90 <= sum(numbers) <= 100  # what is leased and not spent comes back later
+        number = await admitted_together(controllers, "greedy", 60)
+        assert 90 <= number <= 100  # what is leased and not spent comes back later
         assert await admitted(controllers[0], "another") == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -21,24 +20,11 @@ from loadgate import (
 )
 from loadgate.errors import PolicyError, UsageError
 from tests.redis.servers import Server
-from tests.redis.shared_policy import SECRET, several, shared, until
+from tests.redis.shared_policy import SECRET, admitted, admitted_together, several, shared, until
 
 pytestmark = pytest.mark.anyio
 
 ODD_NAMES = ["", " ", "a b", "{a}", "}{", "a\r\nSET x y", "é" * 300, "\x00", "*", "\ud800"]
-
-
-async def admitted(
-    controller: AdmissionController, client: Any, times: int = 1, cost: float = 1.0
-) -> int:
-    number = 0
-    for _ in range(times):
-        try:
-            async with controller.admit(client=client, cost=cost):
-                number += 1
-        except RateLimited:
-            pass
-    return number
 
 
 async def test_a_client_cannot_multiply_its_share_by_the_number_of_processes(
@@ -46,15 +32,8 @@ async def test_a_client_cannot_multiply_its_share_by_the_number_of_processes(
 ) -> None:
     policy = shared(server.url, "20/hour")
     async with several(policy, 4) as controllers:
-        numbers: list[int] = []
-
-        async def hammer(controller: AdmissionController) -> None:
-            numbers.append(await admitted(controller, "greedy", 10))
-
-        async with anyio.create_task_group() as group:
-            for controller in controllers:
-                group.start_soon(hammer, controller)
-        assert sum(numbers) == 20
+        number = await admitted_together(controllers, "greedy", 10)
+        assert number == 20
         assert await admitted(controllers[0], "another") == 1
 
 
