@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Literal
-from weakref import WeakKeyDictionary
+from typing import Final, Literal
 
 import anyio
 
@@ -20,15 +19,13 @@ from loadgate.controller import AdmissionController
 from loadgate.decisions import Outcome, Refuse
 from loadgate.errors import Rejected
 from loadgate.integrations.answering import expects_continue, is_multiplexed
+from loadgate.integrations.asking import Asker
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.exchange import Exchange
 from loadgate.integrations.exempt import Exemptions, is_preflight
 from loadgate.integrations.http import Contract
 from loadgate.integrations.identity import (
     MAX_HOST_CHARS,
-    Address,
-    Caller,
-    Client,
     Identify,
 )
 from loadgate.integrations.receive import (
@@ -39,11 +36,10 @@ from loadgate.integrations.receive import (
     Scope,
     Send,
     run_beside,
-    running_loop,
 )
 from loadgate.integrations.telling import Teller
 from loadgate.integrations.websocket import MessageRate, Socket
-from loadgate.permit import CancellingPermit, Permit, check_request
+from loadgate.permit import CancellingPermit, Permit
 from loadgate.policy import Policy
 from loadgate.rates.spec import Rate
 
@@ -159,36 +155,15 @@ class AdmissionMiddleware:
                 raise ValueError(f"{name}: {value!r} is not a number of at least 0")
         if body_timeout is not None and not 0 < body_timeout < float("inf"):
             raise ValueError(f"body_timeout: {body_timeout!r} is not a finite number above 0")
-        check_request(1.0 if callable(cost) else cost, None if callable(timeout) else timeout)
         self.app = app
         if not callable(app) or isinstance(app, Policy | AdmissionController):
             raise TypeError(f"app must be an ASGI application, not {app!r:.100}")
-        if not isinstance(controller, AdmissionController | Policy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise TypeError(
-                f"controller must be an AdmissionController or a Policy, not {controller!r:.100}; "
-                "Policy.from_toml(path) reads a file"
-            )
-        self._policy = controller if isinstance(controller, Policy) else None
-        self._controller = controller if isinstance(controller, AdmissionController) else None
-        self._by_loop: WeakKeyDictionary[Any, AdmissionController] = WeakKeyDictionary()
-        identify = Address() if identify is None else identify
-        self._identify: Identify = identify
+        self._asker = asker = Asker(controller, identify, cost, priority, timeout)
+        # What is usual has a way of its own, see `__call__`.
+        self._by_peer = asker.by_peer
+        self._usual = asker.usual
         self._exempt = Exemptions(exempt)
         self._preflights = preflights
-        self._cost = cost
-        self._priority = priority
-        self._timeout = timeout
-        self._plain = not (callable(cost) or callable(priority) or callable(timeout))
-        # Only where the peer alone says who asks, of a controller that is there, and nothing else
-        # is a function.
-        self._by_peer: Callable[[str], Client] | None = None
-        if (
-            isinstance(identify, Address)
-            and type(identify) is Address
-            and self._plain
-            and self._controller is not None
-        ):
-            self._by_peer = identify.by_peer
         contract = Contract() if contract is None else contract
         self._teller = Teller(contract, log, max_drain, max_drain_time)
         self._tells_quotas = contract.on_admitted
@@ -210,7 +185,7 @@ class AdmissionMiddleware:
     @property
     def controller(self) -> AdmissionController:
         """The controller of the running event loop."""
-        return self._controller or self._controller_of_loop()
+        return self._asker.controller()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection scope.
@@ -237,16 +212,16 @@ class AdmissionMiddleware:
                 self._preflights += 1
             return
         client = scope.get("client")
-        if self._by_peer is not None and client and len(client[0]) <= MAX_HOST_CHARS:
-            # `_begin` written out for what is usual, which saves two calls.
-            keys = self._by_peer(client[0])
-            permit = self._controller.admit(keys, self._cost, self._priority, self._timeout)  # type: ignore[arg-type, union-attr]  # see `_by_peer`
+        if self._by_peer is not None and client and len(host := client[0] or "") <= MAX_HOST_CHARS:
+            # `Asker.ask` written out for what is usual, which saves two calls.
+            controller, cost, priority, timeout = self._usual
+            permit = controller.admit(self._by_peer(host), cost, priority, timeout)
             try:  # noqa: SIM105  # contextlib.suppress costs 0.2 µs
                 permit.begin()
             except Rejected:
                 pass  # the permit knows why
         else:
-            permit = self._begin(scope)
+            permit = self._asker.ask(scope)
         if permit.state == RUNNING and self._short and permit.timeout is None:
             # `_run`, written out: a coroutine less for each request that finds a free place.
             exchange = Exchange(
@@ -272,51 +247,7 @@ class AdmissionMiddleware:
             # lifespan, and whatever ASGI comes to know
             await self.app(scope, receive, send)
             return
-        await self._go_on(self._begin(scope), scope, receive, send)
-
-    # -- asking ----------------------------------------------------------------------------
-
-    def _begin(self, scope: Scope) -> Permit:
-        """Ask for a place; the permit runs, waits or holds its refusal afterwards."""
-        controller = self._controller or self._controller_of_loop()
-        caller = self._identify(scope)
-        if self._plain and type(caller) is not Caller:
-            permit = controller.admit(caller, self._cost, self._priority, self._timeout)  # type: ignore[arg-type]  # plain: none of them is a function
-        else:
-            permit = self._ask(controller, scope, caller)
-        try:  # noqa: SIM105  # contextlib.suppress costs 0.2 µs
-            permit.begin()
-        except Rejected:
-            pass  # the permit knows why
-        return permit
-
-    def _controller_of_loop(self) -> AdmissionController:
-        loop: Any = running_loop()
-        if loop is None:
-            import trio
-
-            loop = trio.lowlevel.current_trio_token()
-        controller = self._by_loop.get(loop)
-        if controller is None:
-            controller = self._by_loop[loop] = AdmissionController(self._policy)
-        return controller
-
-    def _ask(
-        self, controller: AdmissionController, scope: Scope, caller: Client | Caller
-    ) -> Permit:
-        cost, priority, timeout = self._cost, self._priority, self._timeout
-        cost = cost(scope) if callable(cost) else cost
-        priority = priority(scope) if callable(priority) else priority
-        timeout = timeout(scope) if callable(timeout) else timeout
-        if isinstance(caller, Caller):
-            if caller.cost is not None:
-                cost = caller.cost
-            if caller.priority is not None:
-                priority = caller.priority
-            if caller.timeout is not None:
-                timeout = caller.timeout
-            caller = caller.client
-        return controller.admit(caller, cost, priority, timeout)
+        await self._go_on(self._asker.ask(scope), scope, receive, send)
 
     # -- waiting ---------------------------------------------------------------------------
 
