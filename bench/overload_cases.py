@@ -310,10 +310,59 @@ def five_classes(mean: float, overload: float, seconds: float, seed: int) -> Rec
     return play(scenario, seed)
 
 
+# -- how long the queue makes wait ---------------------------------------------------------------
+
+_LOADS: Final = (0.5, 0.8, 1.0, 1.2, 2.0, 5.0, 10.0)
+# By time, as it is unless asked otherwise, and by numbers alone (a thirtieth, a third, one and a
+# half times and six times of what the service does in a second, wait as they may).
+_QUEUES: Final[dict[str, dict[str, Any]]] = {
+    "default": {},
+    "budget": {"rule": "budget"},
+    "ramp": {"rule": "ramp"},
+    **{
+        f"{rule} {most}": {
+            "rule": rule, "discipline": "fifo", "max_wait": 3600.0,
+            "max_queue": most, "max_depth": 2 * most,
+        }
+        for rule in ("survival", "ramp")
+        for most in (8, 24, 100, 400)
+    },
+}  # fmt: skip
+
+
+def queue_waits(seed: int) -> Iterator[Row]:
+    """Seconds in the queue of those who got a place, by load; the limit is right and fixed."""
+    for name, queue in _QUEUES.items():
+        for load in _LOADS:
+            record = play(steady(load), seed, {**KNEE, "queue": queue})
+            wait = record.wait[record.times > _SETTLING]
+            middle, longest = np.nanpercentile(wait, (50, 99))
+            # One who waited out its time is refused, so nobody waits longer.
+            high = 0.1 if "max_wait" not in queue else float("inf")
+            yield Row("queue", f"{name}, load {load:g}: median wait, s", float(middle), high=high)
+            yield Row("queue", f"{name}, load {load:g}: wait p99, s", float(longest), high=high)
+
+
+def steady(load: float) -> Scenario:
+    """The base service for half a minute at this load."""
+    return scenarios.from_mapping(
+        {
+            "title": "steady load",
+            "slo": 0.25,
+            "stages": [
+                {"kind": "delay", "time": {"law": "exponential", "mean": 0.03}},
+                {"kind": "cores", "count": 8, "time": {"law": "exponential", "mean": 0.02}},
+            ],
+            "phases": [{"seconds": 30.0, "load": load}],
+        }
+    )
+
+
 CASES: Final = {
     "B13": retry_storm,
     "B14": greedy_tenant,
     "B15": priorities,
     "B16": long_polls,
     "priorities": priority_table,
+    "queue": queue_waits,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench import overload_cases
 from bench.overload import main, mean, report
 from bench.overload_cases import CASES, Row, five_classes, greedy_tenant, long_polls, priorities
 
@@ -46,6 +47,14 @@ def test_no_lower_class_is_served_while_a_higher_one_is_refused_for_the_queue() 
 @pytest.mark.parametrize("seed", [3, 5])  # without a pool beside the limit, polls take every place
 def test_long_polls_do_not_make_others_be_refused(seed: int) -> None:
     rows = list(long_polls(seed))
+    assert all(row.holds for row in rows), report(rows)
+
+
+def test_a_queue_bounded_in_time_makes_nobody_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overload_cases, "_LOADS", (2.0,))
+    monkeypatch.setattr(overload_cases, "_QUEUES", {"default": {}})
+    rows = list(overload_cases.queue_waits(1))
+    assert len(rows) == 2
     assert all(row.holds for row in rows), report(rows)
 
 
