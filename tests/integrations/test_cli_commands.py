@@ -295,6 +295,7 @@ def test_without_its_extras_the_command_line_says_what_to_install(tmp_path: Path
     shared.write_text(
         "[store]\nurl = 'redis://127.0.0.1:1'\nsecret = 'a secret of 32 characters or so'\n"
         "[[rates]]\nname = 'a'\nrate = '1/s'\nshared = true\n"
+        "[concurrency]\nmax_share = 0.5\n"  # without it there is a warning first
     )
     program = """
 import sys
