@@ -56,8 +56,8 @@ bench-redis: setup ## Measure shared rates on a real server, alone, from 16 proc
 	$(BIN)/python -m bench.redis_processes
 	$(BIN)/python -m bench.redis_incidents
 
-bench-servers: setup ## Offer a real server up to 50 times its capacity (many minutes)
-	$(BIN)/python -m bench.server_overload
+bench-servers: setup ## Offer real servers up to 50 times their capacity, write the page about it (12 minutes)
+	$(BIN)/python -m bench.server_overload --write
 
 dashboards: setup ## Write the dashboards and rules again from their code
 	$(BIN)/python -W ignore -m loadgate.dashboards.source
