@@ -48,6 +48,10 @@ FALL: Final = 0.7
 # Latency over the unloaded one up to which there is no ceiling, plus one standard error.
 ELASTIC: Final = 0.15
 ELASTIC_CLEARLY: Final = 0.10
+# While the unloaded latency is not known, a look below goes to this share of the limit; the next
+# one, when nothing was lost there, further down.
+LOOK_LOWER: Final = 0.5
+LOOK_LOWER_STILL: Final = 0.35
 # A probe goes to this share of the knee, where two thirds of the throughput remain.
 PROBE: Final = 0.7
 # Throughput that probes may cost on average in the long run. At first the pause is so many times
@@ -218,7 +222,8 @@ class AdaptiveLimit(Paced):
         stands = False
         if not levels.sure:
             flat = levels.flat
-            if flat is not None and level > 1.5 * flat and stretch > 2.0:
+            stands = flat is not None and level > 1.5 * flat and stretch > 2.0
+            if flat is not None and stands and self._stood:
                 self._base = min(self._base, max(1.3 * flat, FALL * level))
                 self._pinned = True
                 reason = "queueing"
@@ -241,7 +246,7 @@ class AdaptiveLimit(Paced):
             if levels.flat is not None:
                 self._base = min(self._base, levels.flat)
                 self._pinned = True
-            probe = int(0.5 * self._base)
+            probe = int((LOOK_LOWER_STILL if probed else LOOK_LOWER) * self._base)
             if self._pinned and self._probe(now, probe, WINDOW_EARLY):
                 return
             self._move(now, "unknown")

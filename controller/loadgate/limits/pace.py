@@ -339,8 +339,8 @@ class Paced:
         elif self._refused > 3:
             self._queued = False
         crowd = self._crowd / completed
-        if self._in_flight - self._opened_with > RISING * completed:
-            # Those who have ended saw the level of before.
+        if self._windows == 0 or self._in_flight - self._opened_with > RISING * completed:
+            # Those who have ended saw the level of before; the first ones saw an empty service.
             crowd = max(crowd, area / span)
         self._windows += 1
         self._span = latency
