@@ -43,7 +43,7 @@ def real(path: str, value: object, low: float, high: float = math.inf) -> float:
         high = min(high, _GREATEST)
     if not low <= number <= high:  # NaN compares false with everything, so it ends here too
         bound = (
-            f"at least {low:.15g}" if high == math.inf else f"between {low:.15g} and {high:.15g}"
+            f"at least {low:.16g}" if high == math.inf else f"between {low:.16g} and {high:.16g}"
         )
         raise PolicyError(path, f"{shown(value)} must be {bound}")
     return number
