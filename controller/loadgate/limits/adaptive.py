@@ -167,7 +167,7 @@ class AdaptiveLimit(Paced):
         weight = max(PRESSED_WEIGHT, 1.0 / self._windows)
         self._pressure += weight * (window.refused - self._pressure)
         levels = self._levels
-        change = levels.add(now, level, level / latency, float(window.completed))
+        change = levels.add(now, level, level / latency, window.weight)
         levels.read(now, self._base)
         if change is not Change.NONE:
             self._climbing = change is Change.FASTER

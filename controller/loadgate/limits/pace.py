@@ -39,8 +39,10 @@ SUBTRACTED: Final = 0.25
 # over no more seconds than these, or an outage would be remembered too long.
 APART_WEIGHT: Final = 0.1
 APART_SECONDS: Final = 10.0
-# A window in which so many per completion came to be in flight is one of a rising level.
+# A window in which so many per completion came to be in flight is one of a rising level. It counts
+# for no more completions than this, as one of the early windows.
 RISING: Final = 0.3
+RISEN: Final = 30.0
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
 # The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
@@ -65,6 +67,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
         blocked: How many found no place: waited or were turned away.
         refused: Share turned away.
         lost: Share of the answers that showed an overload.
+        weight: Completions that the window counts for beside others.
     """
 
     now: float
@@ -74,6 +77,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     blocked: int
     refused: float
     lost: float
+    weight: float
 
 
 class Paced:
@@ -339,7 +343,12 @@ class Paced:
         elif self._refused > 3:
             self._queued = False
         crowd = self._crowd / completed
-        if self._windows == 0 or self._in_flight - self._opened_with > RISING * completed:
+        weight = float(completed)
+        rose = self._in_flight - self._opened_with > RISING * completed
+        if rose:
+            # Many more came than went, so the mean of both says little of the throughput.
+            weight = min(weight, RISEN)
+        if rose or self._windows == 0:
             # Those who have ended saw the level of before; the first ones saw an empty service.
             crowd = max(crowd, area / span)
         self._windows += 1
@@ -357,6 +366,7 @@ class Paced:
                 self._waited + self._refused,
                 self._refused / (completed + self._refused),
                 self._lost / (completed + self._lost),
+                weight,
             )
         )
 
