@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgate.decisions import Outcome, Quota, Reason, Refuse, Stage
 from loadgate.rates.group import Client, RateSet
-from loadgate.rates.spec import Rate
+from loadgate.rates.spec import ALGORITHMS, Rate
 
 
 def charge(rates: RateSet, client: Client, now: float = 0.0, cost: float = 1.0) -> list[str]:
@@ -351,6 +351,24 @@ def test_a_wrong_key_or_cost_charges_no_rate() -> None:
     for cost in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="cost"):
             rates.charge({"account": "a", "address": "b"}, cost, 0.0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("options", [{}, {"exempt": ["a"]}, {"mode": "observe"}])
+@pytest.mark.parametrize(("key", "kind"), [(7, "int"), ({"id": 7}, "dict"), (["a"], "list")])
+def test_a_key_that_is_neither_text_nor_bytes_is_named_with_its_type(
+    algorithm: str, options: dict[str, Any], key: Any, kind: str
+) -> None:
+    rates = RateSet([Rate("a", limit=1, key="account", algorithm=algorithm, **options)])
+    with pytest.raises(TypeError, match=f"a rate counts str or bytes keys, not {kind}: "):
+        rates.charge({"account": key}, 1.0, 0.0)
+
+
+def test_a_value_to_match_that_has_no_hash_is_named_with_its_type() -> None:
+    rates = RateSet([Rate("a", limit=1, match={"tier": "free"})])
+    client = cast(Client, {"client": "a", "tier": {"name": "free"}})
+    with pytest.raises(TypeError, match="a rate counts str or bytes keys, not dict"):
+        rates.charge(client, 1.0, 0.0)
 
 
 def test_composed_keys_are_not_confused() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from loadgate.decisions import Outcome, Quota, Reason, Refuse, Stage
 from loadgate.rates.member import NOBODY, Client, Member, RateStats
 from loadgate.rates.spec import Rate
-from loadgate.rates.table import receipt_key
+from loadgate.rates.table import plain, receipt_key
 
 __all__ = ["NOBODY", "Client", "Member", "RateSet", "RateStats"]
 
@@ -152,11 +152,21 @@ class RateSet:
                         return self._refuse(place, quota, client, cost, now)
                 elif not skips:
                     return self._refuse(place, quota, client, cost, now)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             self._take_back(given, now)
+            if isinstance(error, TypeError):
+                self._check_keys(client)
             raise
         left = quota.remaining if cost <= quota.limit else quota.limit
         return Refuse(_STAGE, _REASON, longest, cost, left, quota.rate, quota)
+
+    def _check_keys(self, client: Client) -> None:
+        """Say what a key is that cannot be counted; Python says only that it has no hash."""
+        if isinstance(client, Mapping):
+            for member in self._active:
+                for name in (member.key, *dict(member.match)):
+                    if (key := client.get(name)) is not None:
+                        plain(key)
 
     def _count_absent(self, client: Any) -> None:
         for member in self._active:
@@ -182,8 +192,10 @@ class RateSet:
                 elif not member.observe:
                     self._take_back(given, now)
                     return self._refuse(place, quota, client, cost, now)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             self._take_back(given, now)
+            if isinstance(error, TypeError):
+                self._check_keys(client)
             raise
         return tuple([quota for quota in given if quota is not None])
 
