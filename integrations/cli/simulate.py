@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -68,6 +69,9 @@ def simulate(
     console = Console()
     chosen, name = _scenario(scenario, variant)
     candidates = _candidates(chosen, policy, versus or [])
+    _make(out)
+    for line in uncounted(chosen, candidates):
+        typer.echo(f"warning: {line}", err=True)
     numbers = range(first_seed, first_seed + seeds)
     try:
         found = _play(console, chosen, candidates, numbers)
@@ -186,6 +190,40 @@ def _policy(scenario: Scenario, settings: dict[str, Any], given: str) -> Policy:
         return run.policy_for(scenario, settings)
     except PolicyError as error:
         fail(f"{given}: {error}")
+
+
+def _make(out: Path) -> None:
+    """Make the folder of the report, which must not fail once everything has been played."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        fail(f"--out {out}: is a file, not a folder")
+    except OSError as error:
+        fail(f"--out {out}: cannot be made: {(error.strerror or str(error)).lower()}")
+    if not os.access(out, os.W_OK | os.X_OK):
+        fail(f"--out {out}: cannot be written to")
+
+
+def uncounted(scenario: Scenario, candidates: list[Candidate]) -> list[str]:
+    """Rates whose key no client of the scenario has, and what becomes of them; each once."""
+    named = any(client.keys is not None for client in scenario.clients)
+    found: dict[str, None] = {}
+    for rate in (rate for candidate in candidates for rate in candidate.policy.rates):
+        missing = [key for key in (rate.key, *rate.match) if key != "client" or not named]
+        if not missing or rate.mode == "off":
+            continue
+        has = "'client' alone" if named else "none (set keys in a class of clients)"
+        if not named or (rate.on_missing == "shared" and not rate.match):
+            so = "all requests share one count"
+        elif rate.on_missing == "refuse" and not rate.match:
+            so = "every request that says who it is from is refused"
+        else:
+            so = "it applies to nobody who says who it is"
+        found[
+            f"rate {rate.name!r} asks for the key {missing[0]!r}, which no class of clients in "
+            f"this scenario has: they have {has}; {so}"
+        ] = None
+    return list(found)
 
 
 def _play(

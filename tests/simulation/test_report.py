@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from loadgate.integrations.cli.simulate import simulate
+from loadgate.integrations.cli.simulate import simulate, uncounted
+from loadgate.policy import Policy, Rate
 from loadgate.simulation import plots, report, run, scenario
 from loadgate.simulation.compare import Candidate, Comparison, compare
 from loadgate.simulation.verdict import verdict
@@ -32,6 +33,7 @@ DAY: dict[str, Any] = {
         {"name": "crowd", "seconds": 8.0, "load": 2.0},
     ],
 }
+EXAMPLES = Path(scenario.__file__).parent / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -170,6 +172,61 @@ def test_what_cannot_be_played_is_one_line_and_exit_code_2(
     assert done.exit_code == 2
     assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("file", "is a file, not a folder"), ("file/below", "cannot be made: not a directory")],
+)
+def test_a_report_that_has_nowhere_to_go_is_refused_before_anything_is_played(
+    command: typer.Typer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    said: str,
+) -> None:
+    def play(*_: object) -> None:
+        raise AssertionError("it was played")
+
+    monkeypatch.setattr("loadgate.integrations.cli.simulate.compare", play)
+    (tmp_path / "file").write_text("in the way")
+    done = invoke(command, "overload", "--out", str(tmp_path / folder))
+    assert done.exit_code == 2
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "said"),
+    [
+        ("busy-day", {}, None),
+        ("busy-day", {"key": "account"}, "'account'.*'client' alone; all requests share one"),
+        ("busy-day", {"key": "account", "on_missing": "skip"}, "'account'.*applies to nobody"),
+        ("busy-day", {"key": "account", "on_missing": "refuse"}, "'account'.*is refused"),
+        ("busy-day", {"match": {"route": "/a"}}, "'route'.*applies to nobody"),
+        ("busy-day", {"key": "account", "mode": "off"}, None),
+        ("overload", {}, "'client'.*they have none.*share one count"),
+    ],
+)
+def test_a_rate_whose_key_no_client_of_the_scenario_has_is_warned_about(
+    name: str, rate: dict[str, Any], said: str | None
+) -> None:
+    played = scenario.read(EXAMPLES / f"{name}.toml")
+    policy = Policy(rates=[Rate("a", limit=5, **rate)])
+    found = uncounted(played, [Candidate("one", policy), Candidate("other", policy)])
+    assert [bool(re.search(said or "", line)) for line in found] == [True] * (said is not None)
+
+
+def test_the_command_warns_about_a_key_that_nobody_has(
+    command: typer.Typer, tmp_path: Path
+) -> None:
+    policy = tmp_path / "accounts.toml"
+    policy.write_text('[[rates]]\nname = "a"\nrate = "9/second"\nkey = "account"\n')
+    done = invoke(
+        command, "overload", "--policy", str(policy), "--seeds", "1", "--out", str(tmp_path)
+    )
+    assert done.exit_code == 0, done.output
+    assert "warning: rate 'a' asks for the key 'account'" in done.output
 
 
 def test_a_wrong_key_is_named_with_its_path(command: typer.Typer, tmp_path: Path) -> None:
