@@ -222,7 +222,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             real("max_depth", self.max_depth, 0.0, 1e9)
             if self.max_queue is not None and self.max_depth < self.max_queue:
                 raise PolicyError(
-                    "max_depth", f"{self.max_depth:g} is below max_queue {self.max_queue:g}"
+                    "max_depth", f"{self.max_depth:.15g} is below max_queue {self.max_queue:.15g}"
                 )
         if self.max_refused is not None:
             real("max_refused", self.max_refused, 0.0, 1.0)
@@ -347,7 +347,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
                 raise PolicyError(f"reserve.{name}", f"none of {', '.join(self.priorities)}")
             real(f"reserve.{name}", share, 1e-6, 1.0 - 1e-6)
         if sum(self.reserve.values()) > 1.0:
-            raise PolicyError("reserve", f"{sum(self.reserve.values()):g} in all is above 1")
+            raise PolicyError("reserve", f"{sum(self.reserve.values()):.15g} in all is above 1")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

@@ -42,7 +42,9 @@ def real(path: str, value: object, low: float, high: float = math.inf) -> float:
         number = math.nan
         high = min(high, _GREATEST)
     if not low <= number <= high:  # NaN compares false with everything, so it ends here too
-        bound = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        bound = (
+            f"at least {low:.16g}" if high == math.inf else f"between {low:.16g} and {high:.16g}"
+        )
         raise PolicyError(path, f"{shown(value)} must be {bound}")
     return number
 
