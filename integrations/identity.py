@@ -131,12 +131,8 @@ class Address:
             raise ValueError("hops: 'x-real-ip' holds a single address, there is nothing to count")
         if max_header_bytes < 1 or max_header_entries < 1:
             raise ValueError("max_header_bytes and max_header_entries must be at least 1")
-        prefixes = {"": (ipv4_prefix, ipv6_prefix)} if keys is None else dict(keys)
-        if not prefixes:
-            raise ValueError("keys: at least one key is needed")
-        for name, (ipv4, ipv6) in prefixes.items():
-            if not (0 <= ipv4 <= 32 and 0 <= ipv6 <= 128):
-                raise ValueError(f"keys[{name!r}]: prefixes are 0..32 and 0..128, not {ipv4, ipv6}")
+        _check_prefixes({"": (ipv4_prefix, ipv6_prefix)} if keys is None else keys)
+        self._keys = None if keys is None else dict(keys)
         self._header = header
         self._header_name = (header or "").encode()
         self._hops = hops
@@ -159,17 +155,31 @@ class Address:
             if not host:
                 return None
             address = parse_address(host)
-            if keys is None:
+            if self._keys is None:
                 return _network_key(host, address, ipv4_prefix, ipv6_prefix)
             return {
                 name: _network_key(host, address, ipv4, ipv6)
-                for name, (ipv4, ipv6) in prefixes.items()
+                for name, (ipv4, ipv6) in self._keys.items()
             }
 
         # text -> (folded address, whether it is a trusted proxy), None for what is no address
         self._look_up = look_up
         self._keys_of = keys_of
         self.by_peer = keys_of if header is None else None
+
+    def tell(self, keys: Mapping[str, tuple[int, int]] | None) -> None:
+        """Tell other keys from now on, as a policy may ask for that is read while all runs.
+
+        Args:
+            keys: As at construction; None for the one key.
+
+        Raises:
+            ValueError: There is none, or a prefix is out of its range.
+        """
+        if keys is not None:
+            _check_prefixes(keys)
+        self._keys = None if keys is None else dict(keys)
+        self._keys_of.cache_clear()
 
     def __call__(self, scope: Scope) -> str | dict[str, str] | None:
         """Return the key or keys; None for a unix socket without a trusted proxy.
@@ -228,6 +238,14 @@ class Address:
                 return last_trusted
         # The chain is shorter than declared: it did not come through all of the proxies.
         return peer if self._hops is not None else last_trusted
+
+
+def _check_prefixes(prefixes: Mapping[str, tuple[int, int]]) -> None:
+    if not prefixes:
+        raise ValueError("keys: at least one key is needed")
+    for name, (ipv4, ipv6) in prefixes.items():
+        if not (0 <= ipv4 <= 32 and 0 <= ipv6 <= 128):
+            raise ValueError(f"keys[{name!r}]: prefixes are 0..32 and 0..128, not {ipv4, ipv6}")
 
 
 def _parse_trusted(trusted: Iterable[str]) -> tuple[list[tuple[int, int, int]], bool]:

@@ -27,6 +27,7 @@ from loadgate.integrations.cli.words import (
     KEYS,
     describe,
     one_may_hold_all,
+    told,
     untold,
 )
 from loadgate.policy import Policy
@@ -251,7 +252,7 @@ def serve(
 ) -> None:
     """Run an ASGI app behind admission."""
     try:
-        from loadgate.integrations.classes import PathClasses
+        from loadgate.integrations.cli.fits import Fit
         from loadgate.integrations.cli.serve import Process, Service
         from loadgate.integrations.cli.workers import (
             Parent,
@@ -259,14 +260,20 @@ def serve(
             multiplied,
             operators_address,
         )
-        from loadgate.integrations.exempt import DEFAULT_PATHS
+        from loadgate.integrations.exempt import DEFAULT_PATHS, Exemptions
         from loadgate.integrations.hypercorn import StartupError
         from loadgate.integrations.witness import Witness
     except ModuleNotFoundError as missing:
         fail_for_missing(missing, "loadgate serve")
     loop = _loop(backend)
     with ExitStack() as sockets, _one_line():
-        rules = read_policy(policy) if policy is not None else Policy()
+        if loop is Backend.TRIO and door is Door.DROP:
+            raise ValueError(
+                "--door drop means nothing with --backend trio: there is no door on trio"
+            )
+        fit = Fit(identified=identify is not None, priority=tuple(priority or ()))
+        rules = fit.read(policy) if policy is not None else Policy()
+        classes = fit.check(rules)
         worker = Worker.of_this_process()
         if worker is None and bind_ == metrics_bind and not bind_.endswith(":0"):
             raise BindError(clash(bind_, metrics_bind))
@@ -284,8 +291,12 @@ def serve(
         layer["body_timeout"] = body_timeout or None
         if exempt:
             layer["exempt"] = (*DEFAULT_PATHS, *exempt)
-        if priority:
-            layer["priority"] = PathClasses.read(priority, rules.priorities)
+            try:
+                Exemptions(exempt)
+            except ValueError as error:
+                raise ValueError(f"--{error}") from None
+        if classes is not None:
+            layer["priority"] = classes
         layer["log"] = witness = Witness(
             logs=log_refusals,
             explained=True,
@@ -316,6 +327,7 @@ def serve(
                 app=loaded,
                 policy=rules,
                 policy_file=policy,
+                fit=fit,
                 listener=listener,
                 ops_listener=ops_listener,
                 layer=layer,
@@ -413,18 +425,12 @@ def _layer(
         if trusted:
             raise ValueError("--identify replaces --trusted-proxy: give one of them")
         return {"identify": load_function(identify, app_dir)}
-    counted = {rate.key for rate in policy.rates}.union(*(rate.match for rate in policy.rates))
-    if unknown := untold(policy):
-        known = ", ".join(KEYS)
-        raise ValueError(
-            f"a rate asks for the key {unknown[0]!r}, which --identify must tell; "
-            f"without it there are only {known}"
-        )
-    # One key needs no mapping, which is cheaper for each request.
-    keys = None if counted <= {"client"} else KEYS
-    return {
-        "identify": Address(trusted=trusted, header=header.value if trusted else None, keys=keys)
-    }
+    keys = told(policy)
+    try:
+        identity = Address(trusted=trusted, header=header.value if trusted else None, keys=keys)
+    except ValueError as error:
+        raise ValueError(str(error).replace("trusted:", "--trusted-proxy:", 1)) from None
+    return {"identify": identity}
 
 
 def _hasher(policy: Policy, secret: str) -> KeyHasher | None:

@@ -21,17 +21,19 @@ from prometheus_client import REGISTRY
 from loadgate.controller import AdmissionController
 from loadgate.errors import PolicyError, UsageError
 from loadgate.integrations.asgi import AdmissionMiddleware
-from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.cli.bind import url
+from loadgate.integrations.cli.fits import Fit, changes
 from loadgate.integrations.cli.ops import OpsApp, State
-from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
+from loadgate.integrations.cli.policyfile import PolicyFileError
 from loadgate.integrations.cli.say import announce
+from loadgate.integrations.cli.words import told
 from loadgate.integrations.cli.workers import Worker
 from loadgate.integrations.console.live import Live, is_local
 from loadgate.integrations.console.status import status_of
 from loadgate.integrations.decision_timer import DecisionTimer
 from loadgate.integrations.door import Door, Mode
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
+from loadgate.integrations.identity import Address
 from loadgate.integrations.prometheus import LoadgateCollector, MetricsPage, Reloads
 from loadgate.integrations.witness import Witness
 from loadgate.policy import Policy
@@ -70,6 +72,7 @@ class Service(msgspec.Struct, kw_only=True):
         live_token: What the live view asks for, empty for nothing.
         door: What the door in front of Hypercorn does with whom it refuses, None for no door.
         worker: What the parent says if this is one of several processes.
+        fit: What the options ask of a policy that is read again.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Service(msgspec.Struct, kw_only=True):
     live_token: str = ""
     door: Mode | None = None
     worker: Worker | None = None
+    fit: Fit = Fit()
 
 
 class Process:
@@ -102,11 +106,10 @@ class Process:
         self._controller = AdmissionController(service.policy)
         self._protected = AdmissionMiddleware(service.app, self._controller, **service.layer)
         layer = service.layer
-        self._classes: PathClasses | None = layer.get("priority")
         self._door = service.door and Door(
             self._controller,
             exempt=layer.get("exempt"),
-            priority=self._classes,
+            priority=layer.get("priority"),
             contract=layer.get("contract"),
             mode=service.door,
             log=layer.get("log"),
@@ -248,10 +251,13 @@ class Process:
             log.warning("SIGHUP: there is no policy file to read (--policy)")
             return
         try:
-            policy = read_policy(path)
-            if self._classes is not None and (gone := self._classes.unknown(policy.priorities)):
-                raise PolicyFileError(f"{path}: the class {gone[0]!r} of --priority is gone")
+            policy = self._service.fit.read(path)
+            difference = changes(self._controller.policy, policy)
             await self._controller.apply(policy)
+            # Nothing has run in between: no request meets the new rates with the old keys.
+            identify = self._service.layer.get("identify")
+            if isinstance(identify, Address):
+                identify.tell(told(policy))
         except (PolicyFileError, UsageError) as error:
             self._reloads.note(succeeded=False)
             log.error("SIGHUP: the old policy stays in force: %s", error)
@@ -261,4 +267,4 @@ class Process:
             log.exception("SIGHUP: the policy of %s could not be applied", path)
         else:
             self._reloads.note(succeeded=True)
-            log.info("SIGHUP: the policy of %s is in force", path)
+            log.info("SIGHUP: the policy of %s is in force: %s", path, difference)

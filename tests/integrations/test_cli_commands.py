@@ -226,8 +226,10 @@ def test_a_unix_socket_that_still_answers_is_not_taken_over(tmp_path: Path) -> N
     [
         (("--backend", "twisted"), "'twisted' is not one of"),
         (("--graceful-timeout", "-1"), "greater than or equal to 0"),
-        (("--trusted-proxy", "nonsense"), "nonsense"),
-        (("--exempt", "health"), "'health' is neither"),
+        (("--trusted-proxy", "nonsense"), "loadgate: --trusted-proxy: 'nonsense' does not appear"),
+        (("--backend", "trio", "--door", "drop"), "--door drop means nothing with --backend trio"),
+        (("--exempt", "health"), "loadgate: --exempt: 'health' is neither"),
+        (("--priority", "/pay"), "loadgate: --priority: '/pay' is not of the form"),
         (("--priority", "/pay=vital"), "is none of the policy's classes: critical, default"),
         (("--identify", "no_such_module_here:who"), "there is no module 'no_such_module_here'"),
         (("--app-dir", "nowhere"), "'nowhere' is not a directory"),

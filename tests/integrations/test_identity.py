@@ -52,6 +52,19 @@ def test_the_peer_of_the_socket_is_the_client(client: Any, key: str | None) -> N
     assert Address()(scope(client)) == key
 
 
+def test_an_address_can_tell_other_keys_while_all_runs() -> None:
+    identify = Address()
+    by_peer = identify.by_peer
+    assert by_peer is not None
+    assert (identify(scope()), by_peer(PROXY)) == (PROXY, PROXY)
+    identify.tell({"address": (32, 64)})
+    assert identify(scope()) == by_peer(PROXY) == {"address": PROXY}
+    with pytest.raises(ValueError, match="at least one key is needed"):
+        identify.tell({})
+    identify.tell(None)
+    assert identify(scope()) == PROXY
+
+
 def test_a_scope_without_client_or_headers_is_anonymous() -> None:
     assert Address()({"type": "http"}) is None
 

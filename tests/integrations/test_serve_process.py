@@ -198,9 +198,36 @@ def test_sighup_brings_a_new_policy_into_force_and_keeps_the_old_one_when_it_is_
         policy.write_text("priorities = ['default']\n")
         served.signal(signal.SIGHUP)
         served.until(lambda: served.metric(success) == 0)
-        assert "the class 'critical' of --priority is gone" in served.log()
+        assert "--priority: 'critical' is none of the policy's classes: default" in served.log()
         assert served.metric("loadgate_limit") == 7
         assert served.get("/work").status_code == 200
+
+
+def test_a_reload_refuses_what_the_start_refuses_and_says_what_changed(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, rate=2)
+    with Served(tmp_path, "--policy", str(policy)) as served:
+        assert [served.get("/").status_code for _ in range(3)] == [200, 200, 429]
+
+        policy.write_text("[[rates]]\nname = 'a'\nrate = '1/hour'\nkey = 'account'\n")
+        served.signal(signal.SIGHUP)
+        success = "loadgate_policy_last_reload_success"
+        served.until(lambda: served.metric(success) == 0)
+        (line,) = (line for line in served.log().splitlines() if "ERROR" in line)
+        assert "the old policy stays in force" in line
+        assert "a rate asks for the key 'account', which --identify must tell" in line
+        assert served.get("/").status_code == 429
+
+        # Keys that the start would have accepted are told after a reload as well.
+        policy.write_text(
+            "[[rates]]\nname = 'address'\nrate = '100/hour'\nkey = 'address'\n"
+            "[[rates]]\nname = 'network'\nrate = '3/hour'\nkey = 'network'\n"
+            "[queue]\nmax_wait = 0.2\n"
+        )
+        served.signal(signal.SIGHUP)
+        served.until(lambda: served.metric(success) == 1)
+        served.until(lambda: "rates: 1 -> 2; concurrency changed; queue changed" in served.log())
+        assert [served.get("/").status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert served.metric("loadgate_rate_missing_total", rate="network") == 0
 
 
 def test_an_app_that_brings_the_layer_too_is_warned_of_once(tmp_path: Path) -> None:
