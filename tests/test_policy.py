@@ -76,7 +76,12 @@ def test_the_limit_starts_at_twenty_or_at_the_nearest_bound() -> None:
         ({"concurrency": {"max_share": 2}}, "concurrency.max_share", "2"),
         ({"signals": {"mode": "maybe"}}, "signals.mode", "'maybe'"),
         ({"signals": {"max_memory": 512}}, "signals.max_memory", "512"),
-        ({"signals": {"max_memory": "all"}}, "signals.max_memory", "all"),
+        (
+            {"signals": {"max_memory": "512MB"}},
+            "signals.max_memory",
+            "must be a number of bytes or \"container\", not '512MB'",
+        ),
+        ({"signals": {"max_memory": [1]}}, "signals.max_memory", "number of bytes"),
         ({"signals": {"gauge_target": 1.0}}, "signals.gauge_target", "1.0"),
         ({"reserve": {"vip": 0.1}}, "reserve.vip", "none of critical"),
         ({"reserve": {"default": 1.0}}, "reserve.default", "1.0"),
@@ -90,6 +95,7 @@ def test_the_limit_starts_at_twenty_or_at_the_nearest_bound() -> None:
         ({"concurrency": {"options": {"zeal": 1}}}, "concurrency.options.zeal", "zeal"),
         ({"concurrency": {"latency_target": -1}}, "concurrency.latency_target", "-1"),
         ({"rates": [{"name": "a", "rate": "-5/second"}]}, "rates[0].rate", "-5"),
+        ({"rates": [{"name": "a", "rate": "0/second"}]}, "rates[0].rate", "0/second"),
         ({"rates": [{"name": "a", "limit": -5}]}, "rates[0].limit", "-5"),
         ({"rates": [{"name": "a", "limit": 5, "burst": 0.5}]}, "rates[0].burst", "0.5"),
         ({"rates": [{"name": "a", "limit": 5, "brst": 9}]}, "rates[0].brst", "burst"),
@@ -188,6 +194,7 @@ def test_only_a_mapping_is_a_policy(what: Any) -> None:
         (Queue, {"max_wait": 10**5000}, "max_wait", "between 0 and 3600"),
         (Signals, {"max_memory": 10**400}, "max_memory", "1000000000000000"),
         (Signals, {"max_lag": "x"}, "max_lag", "'x'"),
+        (Signals, {"max_memory": "512MB"}, "max_memory", "must be a number of bytes or"),
     ],
 )
 def test_what_an_untyped_caller_gets_wrong_is_said_like_a_file_s_mistake(

@@ -52,7 +52,8 @@ _TEXTS = {
     ),
     Reason.LOOP_LAG: (
         "the event loop is late: its last tick is {observed:.3f} s old, {bound:.3f} s are allowed "
-        "(signals.max_lag). Handlers block the loop; move CPU work off it or add processes."
+        "(signals.max_lag). What holds it up are handlers that compute, or a burst of connections; "
+        "move CPU work off it or add processes."
     ),
     Reason.MEMORY: (
         "memory is nearly exhausted: {seen} bytes are used, {most} are allowed "

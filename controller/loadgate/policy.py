@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 
@@ -246,6 +246,10 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             )
 
 
+# What a wrong type is told.
+_MEMORY: Final = 'must be a number of bytes or "container"'
+
+
 class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What else says that the process is full.
 
@@ -261,7 +265,9 @@ class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """
 
     max_lag: float | None = 0.1
-    max_memory: int | Literal["container"] | None = None
+    max_memory: Annotated[int | Literal["container"] | None, msgspec.Meta(description=_MEMORY)] = (
+        None
+    )
     gauge_target: float = 0.9
     mode: Mode = "enforce"
 
@@ -269,9 +275,9 @@ class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         _one_of("mode", self.mode, _MODES)
         if self.max_lag is not None:
             real("max_lag", self.max_lag, 0.01, 60.0)  # 0.01: two ticks of the loop's watch
-        if isinstance(self.max_memory, str):
-            _one_of("max_memory", self.max_memory, ("container",))
-        elif self.max_memory is not None:
+        if self.max_memory is not None and self.max_memory != "container":
+            if isinstance(self.max_memory, bool) or not isinstance(self.max_memory, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+                raise PolicyError("max_memory", f"{_MEMORY}, not {shown(self.max_memory)}")
             real("max_memory", self.max_memory, 1e6, 1e15)  # below a megabyte: a slip of units
         real("gauge_target", self.gauge_target, 0.01, 0.99)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -50,6 +50,8 @@ def read(mapping: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise PolicyError(name, f"unknown setting; {hint}").under(path) from None
         path, value = _found(mapping, kind, path)
+        if wanted := _wanted(kind, path):
+            raise PolicyError(path, f"{wanted}, not {shown(value)}") from None
         raise PolicyError(path, f"{what}; it is {shown(value)}") from None
 
 
@@ -94,6 +96,16 @@ def _kind_at(kind: type[msgspec.Struct], path: str) -> type[msgspec.Struct]:
                 if isinstance(part, type) and issubclass(part, msgspec.Struct):
                     return part
     return kind
+
+
+def _wanted(kind: type[msgspec.Struct], path: str) -> str:
+    """What the setting at `path` must be in the words of its description, if it has one."""
+    for field in msgspec.structs.fields(_kind_at(kind, path)):
+        if field.name == path.rpartition(".")[2] and get_origin(field.type) is Annotated:
+            for said in field.type.__metadata__:
+                if isinstance(said, msgspec.Meta) and said.description:
+                    return said.description
+    return ""
 
 
 def _found(mapping: Any, kind: type[msgspec.Struct], path: str) -> tuple[str, Any]:

@@ -72,9 +72,10 @@ def test_a_rate_is_read_from_a_mapping_and_survives_a_round_trip() -> None:
         ({"rate": "5/secnd"}, "rate", "did you mean 'second'"),
         ({"rate": ["5/second"]}, "rate", "must be text"),
         ({"rate": "5/second;10/minute"}, "rate", "not a rate"),
-        ({"rate": "0/second"}, "limit", "0"),
-        ({"rate": "5/0 seconds"}, "per", "0"),
-        ({"rate": "5/second burst 0"}, "burst", "0"),
+        ({"rate": "0/second"}, "rate", "not 0.0 (the limit of '0/second')"),
+        ({"rate": "5/second", "burst": 0}, "burst", "0"),
+        ({"rate": "5/second burst 0"}, "rate", "the burst of '5/second burst 0'"),
+        ({"rate": "5/0 seconds"}, "rate", "the per of '5/0 seconds'"),
         ({"rate": "5/second", "limit": 6}, "limit", "says 5"),
         ({"rate": "5/second", "per": 2.0}, "per", "says 1"),
         ({"rate": "5/second burst 6", "burst": 7}, "burst", "says 6"),
@@ -140,7 +141,7 @@ def test_a_mapping_keeps_the_policy_error_as_its_cause() -> None:
         msgspec.convert({"name": "r", "rate": "5/second burst 0.1"}, Rate)
     cause = caught.value.__cause__
     assert isinstance(cause, PolicyError)
-    assert cause.path == "burst"
+    assert cause.path == "rate"
     with pytest.raises(msgspec.ValidationError, match="brust"):
         msgspec.convert({"name": "r", "rate": "5/second", "brust": 3}, Rate)
 

@@ -135,7 +135,15 @@ class Rate(_Named, frozen=True, forbid_unknown_fields=True, kw_only=True):
             limit, per, burst = self._from_text()
         elif limit is _ABSENT:
             raise PolicyError("rate", 'missing; write rate = "100/second" or limit and per')
-        limit, per, burst = bounds(self.algorithm, limit, per, None if burst is _ABSENT else burst)
+        given = None if burst is _ABSENT else burst
+        try:
+            limit, per, burst = bounds(self.algorithm, limit, per, given)
+        except PolicyError as error:
+            if not self.rate or (error.path == "burst" and parse(self.rate)[2] is None):
+                raise
+            # Whoever wrote the text has no line for its parts.
+            where = f"the {error.path} of {shown(self.rate)}"
+            raise PolicyError("rate", f"{error.problem} ({where})") from None
         msgspec.structs.force_setattr(self, "limit", limit)
         msgspec.structs.force_setattr(self, "per", per)
         msgspec.structs.force_setattr(self, "burst", burst)
