@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -21,7 +22,7 @@ commands = typer.Typer(
 @commands.command()
 def export(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(metavar="DIR", help="Where to; made if it is not there.",
                        show_default=False),
     ],
@@ -34,12 +35,28 @@ def export(
     ] = "",
 ) -> None:  # fmt: skip
     """Write dashboards, rules, alerts and provisioning files into a folder."""
+    if not folder.strip():
+        fail("the folder has no name; write . for this one")
+    for option, address in (("--runbooks", runbooks), ("--grafana", grafana)):
+        if address and not _is_web(address):
+            fail(f"{option} {address!r}: must be an address such as https://host/path")
     try:
-        files = write(folder, runbooks=runbooks, grafana=grafana)
+        files = write(Path(folder), runbooks=runbooks, grafana=grafana)
     except OSError as error:
         fail(f"cannot write to {folder}: {error.strerror or error}")
     for path in files:
         typer.echo(path)
+
+
+def _is_web(address: str) -> bool:
+    """Whether an alert may send a browser there; a space or a new line would also end its YAML."""
+    if any(sign.isspace() or not sign.isprintable() for sign in address):
+        return False
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:  # brackets that hold no address
+        return False
 
 
 @commands.callback()

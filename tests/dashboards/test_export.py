@@ -68,3 +68,30 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     done = CliRunner().invoke(app, ["dashboards", "export", str(taken)])
     assert done.exit_code == 2
     assert "cannot write to" in done.output + capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([""], "the folder has no name"),
+        (["{folder}", "--runbooks", "notaurl"], "--runbooks 'notaurl': must be an address"),
+        (["{folder}", "--grafana", "javascript:1"], "--grafana 'javascript:1': must be an address"),
+        (["{folder}", "--grafana", "https://"], "must be an address"),
+        (["{folder}", "--grafana", "http://[x/"], "must be an address"),
+        (["{folder}", "--runbooks", "https://wiki/a b"], "must be an address"),
+        (["{folder}", "--runbooks", "https://wiki/\nevil: 1"], "must be an address"),
+    ],
+)
+def test_a_folder_without_a_name_and_an_address_of_no_web_page_are_refused(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [word.format(folder="boards") for word in words]
+    done = CliRunner().invoke(app, ["dashboards", "export", *given])
+    assert done.exit_code == 2
+    assert said in done.output + capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
