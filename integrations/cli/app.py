@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,7 @@ from loadgate.integrations.cli.words import (
     describe,
     one_may_hold_all,
     told,
+    unset,
     untold,
 )
 from loadgate.policy import Policy
@@ -116,6 +118,12 @@ def check(
             + (f" (did you mean {near[0]!r}?)" if near else "")
             + f", which no built-in identify tells: they tell {', '.join(KEYS)}. loadgate serve "
             "refuses to start without --identify; AdmissionMiddleware needs your own identify",
+            err=True,
+        )
+    for variable in unset(policy.store, os.environ) if policy.store is not None else ():
+        typer.echo(
+            f"note: store names the variable {variable}, which is not set here; "
+            "loadgate serve needs it",
             err=True,
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from loadgate.policy import Concurrency, Policy, Queue, Rate, Signals
+from loadgate.shared import Store
 
 # What the socket, or the proxies that are trusted, tell of a client: key name to the lengths of
 # the IPv4 and IPv6 prefixes that count as one. /24 and /48 are what one organisation is given.
@@ -23,6 +25,18 @@ _WINDOWS = {
     "fixed-window": "windows that start on the clock: around a boundary up to twice as many pass",
     "sliding-window-counter": "a sliding window, estimated from two counters",
     "sliding-window-log": "an exact sliding window, which remembers every request",
+}
+
+
+_MODES = {
+    "strict": "the store is asked for each request",
+    "local": "each process decides in memory against shares that it leases from the store",
+}
+
+_FAILURES = {
+    "emergency": "each process grants its part of the rate",
+    "open": "everybody passes",
+    "closed": "requests are refused (503)",
 }
 
 
@@ -123,6 +137,10 @@ def _paragraphs(policy: Policy) -> Iterator[str]:
     else:
         yield from _indented(["none"])
     yield ""
+    if policy.store is not None:
+        yield "Store: where shared rates are counted"
+        yield from _indented(_store(policy.store, policy.rates))
+        yield ""
     yield "Limit: how many requests run at once"
     yield from _indented(_limit(policy.concurrency))
     yield ""
@@ -172,6 +190,50 @@ def _rate(rate: Rate) -> list[str]:
     if rate.mode != "enforce":
         lines.append(f"  Mode {rate.mode}: refuses nobody.")
     return lines
+
+
+def _store(store: Store, rates: Sequence[Rate]) -> list[str]:
+    if store.secret.startswith("env:"):
+        secret = f"in the variable {store.secret.removeprefix('env:')}"
+    else:
+        secret = "in the file"
+    lines = [
+        f"url: {without_password(store.url)}; its secret stands {secret}.",
+        f"mode {store.mode}: {_MODES[store.mode]}.",
+        f"budget: a decision takes at most {seconds(store.budget)}.",
+    ]
+    shared = [rate.name for rate in rates if rate.shared]
+    if not shared:
+        return [*lines, "No rate is shared: nothing is counted there."]
+    usual = store.on_failure or "emergency"
+    if store.mode == "local" and store.overdraft:
+        lines.append(f"overdraft: {store.overdraft:.15g} beyond what a process has leased.")
+    lines.append(f"on_failure {usual}: while it does not answer, {_FAILURES[usual]}.")
+    lines += [
+        f"  For rate {name!r} {choice}: {_FAILURES[choice]}."
+        for name, choice in store.overrides.items()
+    ]
+    return lines
+
+
+def without_password(url: str) -> str:
+    """`url` as it may be shown: without user, password and options."""
+    if url.startswith("env:"):
+        return url
+    scheme, slashes, rest = url.partition("://")
+    options = re.search(r"[?#]", rest)
+    before, at, after = rest.rpartition("@")
+    # Where an @ stands behind a ? nobody can tell a password from options.
+    if not slashes or (at and options and options.start() < len(before)):
+        return f"{scheme}://…" if slashes else "…"
+    where = re.split(r"[?#]", after)[0]
+    return f"{scheme}://{'…@' if at else ''}{where}"
+
+
+def unset(store: Store, environment: Mapping[str, str]) -> list[str]:
+    """Variables that `store` names and `environment` does not have, in order."""
+    named = [text.removeprefix("env:") for text in (store.url, store.secret) if text[:4] == "env:"]
+    return [name for name in dict.fromkeys(named) if not environment.get(name)]
 
 
 def _limit(concurrency: Concurrency) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from loadgate.integrations.cli import main
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
-from loadgate.integrations.cli.words import describe, seconds, warnings
+from loadgate.integrations.cli.words import describe, seconds, warnings, without_password
 from loadgate.policy import Policy
 
 FULL = """
@@ -168,6 +168,72 @@ def test_a_policy_with_nothing_switched_off_has_no_warnings() -> None:
 )
 def test_seconds_are_said_as_people_do(value: float, words: str) -> None:
     assert seconds(value) == words
+
+
+STORE = """
+[[rates]]
+name = "orders"
+rate = "5/second"
+shared = true
+
+[store]
+url = "env:STORE_URL"
+secret = "env:STORE_SECRET"
+on_failure = "closed"
+overrides = { orders = "open" }
+budget = 0.02
+"""
+
+
+def test_a_store_is_said_in_words_and_what_it_lacks_in_the_environment_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(STORE)
+    monkeypatch.delenv("STORE_URL", raising=False)
+    monkeypatch.setenv("STORE_SECRET", "0123456789abcdef")
+    code, out, err = run(capsys, monkeypatch, file)
+    assert code == 0
+    for sentence in (
+        "url: env:STORE_URL; its secret stands in the variable STORE_SECRET.",
+        "mode strict: the store is asked for each request.",
+        "budget: a decision takes at most 20 ms.",
+        "on_failure closed: while it does not answer, requests are refused (503).",
+        "For rate 'orders' open: everybody passes.",
+    ):
+        assert sentence in out
+    assert err == (
+        "note: store names the variable STORE_URL, which is not set here; loadgate serve needs it\n"
+    )
+    monkeypatch.setenv("STORE_URL", "redis://cache")
+    assert run(capsys, monkeypatch, file)[2] == ""
+
+
+def test_a_store_that_nothing_uses_is_said_so(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("[store]\nurl = 'redis://u:hunter2@a:1/0'\nsecret = '0123456789abcdef'\n")
+    said = describe(read_policy(file))
+    assert "url: redis://…@a:1/0; its secret stands in the file." in said
+    assert "No rate is shared: nothing is counted there." in said
+    assert "hunter2" not in said
+    assert "0123456789abcdef" not in said
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://cache:6379/0", "redis://cache:6379/0"),
+        ("redis://:hunter2@cache", "redis://…@cache"),
+        ("redis+cluster://u:hun@ter2@a:1,b:2", "redis+cluster://…@a:1,b:2"),
+        ("redis://:hun/ter?2@cache", "redis://…"),
+        ("redis://cache?password=hunter2", "redis://cache"),
+        ("redis://cache?password=hunter@2", "redis://…"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ("hunter2", "…"),
+    ],
+)
+def test_no_password_of_a_store_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_a_key_that_nobody_tells_is_warned_of(
