@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -27,17 +28,19 @@ def explain(
         str,
         typer.Argument(
             help="Refusals as `loadgate.explain.record` writes them (a JSON object, an array of "
-            "them, or one on each line), the answer of /live.json, or lines of the decision log; "
-            "- reads standard input.",
+            "them, or one on each line), the answer of /live.json, or a log with lines of "
+            "decisions (others are passed over); - reads standard input.",
             show_default=False,
         ),
     ],
 ) -> None:
     """Say in words why recorded requests were refused."""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")
+        # Whatever else is in a log need not be text: only our own lines count.
+        given = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        fail(f"{file}: cannot be read: {(error.strerror or str(error)).lower()}")
+    text = given.decode("utf-8", "replace")
     count = 0
     for place, recorded in _records(text, file):
         try:
@@ -52,7 +55,7 @@ def explain(
 
 
 def _records(text: str, file: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object and where it stands; fails on anything that is neither JSON nor our log."""
+    """Every object and where it stands; fails where there is neither JSON nor a line of ours."""
     try:
         whole: object = json.loads(text)
     except ValueError:
@@ -72,16 +75,29 @@ def _records(text: str, file: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[str, object]]:
+    """What lines say of decisions; a log has others, which are passed over."""
+    found = False
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
         if _LOGGED in line:
+            found = True
             yield f"line {number}", _logged(line)
-            continue
-        try:
-            yield f"line {number}", json.loads(line)
-        except ValueError as error:
-            fail(f"{file}: line {number} is not JSON: {error}", FAILED)
+        elif (said := _written(line)) is not None:
+            found = True
+            yield f"line {number}", said
+    if text.strip() and not found:
+        fail(f"{file}: no line is a refusal, neither as JSON nor of the decision log", FAILED)
+
+
+def _written(line: str) -> object:
+    """The object of a line that `record` has written; None for any other line."""
+    try:
+        said: object = json.loads(line)
+    except ValueError:
+        return None
+    # Logs in JSON have objects of their own; ours has these two whatever else is in it.
+    if isinstance(said, dict) and "stage" in said and "reason" in said:
+        return cast("object", said)
+    return None
 
 
 def _logged(line: str) -> dict[str, Any]:
@@ -89,7 +105,10 @@ def _logged(line: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in _FIELD.findall(line[line.index(_LOGGED) :]):
         if text.startswith('"'):
-            text = text[1:-1].replace('\\"', '"').encode("ascii").decode("unicode_escape")
+            text = text[1:-1].replace('\\"', '"')
+            # One that is not as we write it stays as it is.
+            with suppress(UnicodeError):
+                text = text.encode("ascii").decode("unicode_escape")
         found[name] = text
     for name in _NUMBERS & found.keys():
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -99,8 +101,7 @@ def look(address: str, token: str = "") -> Status:
         _must_be_operators(address)
         raise LookError(f"{error.code}: {said}") from None
     except (OSError, ValueError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise LookError(str(reason) or type(reason).__name__) from None
+        raise LookError(_in_words(getattr(error, "reason", error), address)) from None
     try:
         status = msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
@@ -111,6 +112,18 @@ def look(address: str, token: str = "") -> Status:
             f"what it says is not of format {FORMAT}: is it another version of loadgate?"
         )
     return status
+
+
+def _in_words(reason: object, address: str) -> str:
+    """Why there was no answer, as one who has mistyped the address wants to read it."""
+    where = urlsplit(address).netloc or address
+    if isinstance(reason, ConnectionRefusedError):
+        return f"nothing answers at {where}"
+    if isinstance(reason, TimeoutError):
+        return f"nothing answered at {where} within {_TIMEOUT:g} s"
+    if isinstance(reason, socket.gaierror):
+        return f"there is no host of the name in {where}"
+    return str(getattr(reason, "strerror", None) or reason) or type(reason).__name__
 
 
 def _must_be_operators(address: str) -> None:

@@ -81,7 +81,8 @@ def test_lines_of_the_log_are_explained(caplog: pytest.LogCaptureFixture, explai
         ("decision=refused stage=limit reason=queue_full retry_after=soon", "is not a refusal"),
         ("decision=refused nonsense", "line 1 is not a refusal"),
         ('{"sightings": []}', "no refusal"),
-        ("{", "line 1 is not JSON"),
+        ("{", "no line is a refusal"),
+        ("starting\n{}\n[1]\n7", "no line is a refusal"),
         ("[1]", "number 1 is not an object"),
         ('{"stage": "limit"}', "number 1 is not a refusal"),
         ("", "no refusal"),
@@ -98,7 +99,36 @@ def test_what_is_no_refusal_is_one_line_and_an_exit_code(text: str, says: str) -
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     code, said = run(str(tmp_path / "none"))
     assert code == 2
-    assert "cannot be read" in said
+    assert said == f"loadgate: {tmp_path / 'none'}: cannot be read: no such file or directory\n"
+
+
+def test_a_whole_log_is_explained_and_other_lines_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = DecisionLog()
+    log.refused(FULL, "a", 503, 0.0)
+    (ours,) = (record.message for record in caplog.records)
+    lines = [
+        "INFO: Started server process [7]",
+        '{"level": "info", "message": "ready"}',
+        f"2026-11-30 03:00:00 INFO loadgate: {ours}",
+        "7",
+        "Traceback (most recent call last):",
+        json.dumps(record(RATE)),
+    ]
+    file = tmp_path / "app.log"
+    file.write_bytes(b"\xff\xfe not text\n" + "\n".join(lines).encode())
+    code, said = run(str(file))
+    assert code == 0
+    assert said == f"503 queue_full: {explain(FULL)}\n429 rate: {explain(RATE)}\n"
+
+
+def test_a_name_in_the_log_that_is_not_as_we_write_it_stays_as_it_is() -> None:
+    line = 'decision=refused stage=rate reason=rate subject="é\\x" retry_after=1 observed=1 bound=0'
+    code, said = run("-", given=line)
+    assert code == 0
+    assert repr("é\\x") in said
 
 
 @pytest.mark.parametrize(
