@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from loadgate import AdmissionController, Policy, Rate
 from loadgate.errors import PolicyError
 from loadgate.integrations.redis.keys import Keys
+from loadgate.rates.member import Member
 from loadgate.shared import Store
 from tests.redis.shared_policy import SECRET
 
@@ -112,3 +113,26 @@ def test_any_text_can_be_a_client_or_a_name(client: str, name: str) -> None:
     assert key.isascii()
     assert key.count(b"{") == key.count(b"}") == 1
     assert not set(key) & set(b" \r\n\0")
+
+
+class Name(str):
+    """Text of a type of its own, as frameworks have it."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["strict", "local"])
+@pytest.mark.parametrize(("key", "kind"), [(7, "int"), ({"id": 7}, "dict"), (["a"], "list")])
+async def test_a_shared_rate_says_too_that_a_key_is_neither_text_nor_bytes(
+    mode: Any, key: Any, kind: str
+) -> None:
+    rate = Rate("a", "1/second", shared=True, key="account")
+    store = Store(url="redis://127.0.0.1:1", secret=SECRET, mode=mode)
+    async with AdmissionController(Policy(rates=[rate], store=store)) as gate:
+        with pytest.raises(TypeError, match=f"a rate counts str or bytes keys, not {kind}: "):
+            gate.admit({"account": key}).begin()
+
+
+def test_text_of_a_type_of_its_own_is_the_same_client() -> None:
+    member = Member(RATE)
+    assert type(member.key_of(Name("ann"))) is str
+    assert member.key_of(Name("ann")) == "ann"

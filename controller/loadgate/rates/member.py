@@ -11,7 +11,7 @@ from loadgate.decisions import Quota
 from loadgate.rates import create
 from loadgate.rates.base import Limiter
 from loadgate.rates.spec import BUCKETS, Rate, charged_by
-from loadgate.rates.table import SharedBucket, overflow
+from loadgate.rates.table import SharedBucket, overflow, plain
 
 Client = str | bytes | Mapping[str, str | bytes] | None
 
@@ -136,7 +136,8 @@ class Member:
             None when the rate does not apply, `NOBODY` when the key is missing and must not be.
 
         Raises:
-            TypeError: The client is neither text, bytes, a mapping nor None.
+            TypeError: The client is neither text, bytes, a mapping nor None, or the key is neither
+                text nor bytes.
         """
         if client is None:
             found = None
@@ -158,6 +159,8 @@ class Member:
             if self.rate.on_missing == "skip":
                 return None
             return NOBODY
+        if type(found) is not str:
+            found = plain(found)  # a store would ask for the hash or the bytes of anything
         if found in self.exempt:
             self.exempted += 1
             return None
