@@ -55,10 +55,10 @@ def seen(prometheus: Prometheus) -> list[int]:
     return sorted(int(float(one["value"][1])) for one in found)
 
 
-def started(prometheus: Prometheus) -> set[float]:
+def started(prometheus: Prometheus) -> set[tuple[str, float]]:
     """When the processes that answer began."""
     found = prometheus.instant("process_start_time_seconds and on (instance) up == 1", time.time())
-    return {float(one["value"][1]) for one in found}
+    return {(one["metric"]["instance"], float(one["value"][1])) for one in found}
 
 
 def test_a_worker_that_is_killed_takes_its_numbers_along(tmp_path: Path) -> None:
