@@ -6,6 +6,7 @@ it closes windows, it takes the limit along a ramp. It decides nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import inf, isfinite, log
 from typing import Final
 
@@ -80,7 +81,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     weight: float
 
 
-class Paced:
+class Paced(ABC):
     """Counts windows and moves the limit, as whoever inherits from it decides in `_think`.
 
     Args:
@@ -153,16 +154,17 @@ class Paced:
 
     # Decided by whoever inherits.
 
+    @abstractmethod
     def _think(self, window: Window) -> None:
-        raise NotImplementedError
+        """A window is over."""
 
+    @abstractmethod
     def _lost_most(self, now: float) -> None:
         """More was lost than done, and the window is not over yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _give_up(self, now: float) -> None:
         """What was counted is worthless: a long silence, or the clock made a step."""
-        raise NotImplementedError
 
     # What happens: a few additions each; the thinking is done when `_due` has come.
 
@@ -328,8 +330,8 @@ class Paced:
         occupied = area / turnover
         latency = occupied - self._other / turnover
         share = min(self._other / area, 1.0) if area > 0.0 else 0.0
-        weight = min(max(APART_WEIGHT, span / APART_SECONDS), 1.0)
-        self._apart += weight * (share - self._apart)
+        newest = min(max(APART_WEIGHT, span / APART_SECONDS), 1.0)
+        self._apart += newest * (share - self._apart)
         if max(share, self._apart) > SUBTRACTED:
             # Mostly places held longer than latency lasts, or by requests that teach nothing. Not
             # every window sees one of these end, but all of them see them hold their places.
