@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -13,6 +12,7 @@ from prometheus_client.core import (
 )
 
 from loadgate.integrations.door import Door
+from loadgate.integrations.families_histogram import add_histogram
 
 
 def door_families(door: Door, *, names_only: bool = False) -> Iterator[Metric]:
@@ -44,10 +44,7 @@ def door_families(door: Door, *, names_only: bool = False) -> Iterator[Metric]:
         for decision in ("passed", "exempt", "answered", "dropped", "expired"):
             requests.add_metric([door.name, decision], getattr(counts, decision))
         closed.add_metric([door.name], counts.closed)
-        look = door.durations()
-        edges = (*(repr(edge) for edge in look.edges), "+Inf")
-        buckets = list(zip(edges, map(float, accumulate(look.counts)), strict=True))
-        durations.add_metric([door.name], buckets, look.sum)
+        add_histogram(durations, door.name, door.durations())
     yield requests
     yield closed
     yield durations

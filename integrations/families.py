@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from prometheus_client.core import (
@@ -13,16 +13,16 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.samples import Exemplar
 
 from loadgate import __version__
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason
 from loadgate.integrations.decision_timer import DecisionTimer
+from loadgate.integrations.families_histogram import add_histogram, exemplar
 from loadgate.integrations.families_pressure import pressure_families
 from loadgate.integrations.families_store import store_families
-from loadgate.integrations.witness import Example, Witness
-from loadgate.telemetry import HistogramSnapshot, Snapshot
+from loadgate.integrations.witness import Witness
+from loadgate.telemetry import Snapshot
 
 _BY = ["controller"]
 
@@ -137,7 +137,7 @@ def families(looks: list[Look], reloads: Reloads | None) -> Iterator[Metric]:
         histogram = HistogramMetricFamily(f"loadgate_{name}", says, labels=_BY)
         for (_, witness, _), look in looks:
             slow = witness.slow_examples if witness and field == "latency" else {}
-            _add_histogram(histogram, look.name, getattr(look, field), slow)
+            add_histogram(histogram, look.name, getattr(look, field), slow)
         yield histogram
     yield from _decisions(looks)
     yield from _limits(looks)
@@ -174,7 +174,7 @@ def _requests(looks: list[Look]) -> Iterator[Metric]:
         examples = {} if witness is None else witness.refused_examples
         for reason, count in look.refused.items():
             decision = "rate_limited" if reason == Reason.RATE else "overloaded"
-            example = _exemplar(examples.get(Reason(reason)))
+            example = exemplar(examples.get(Reason(reason)))
             requests.add_metric([look.name, decision, reason], count, exemplar=example)
         requests.add_metric([look.name, "left", "client_gone"], look.left)
         for priority, counts in look.classes.items():
@@ -214,7 +214,7 @@ def _decisions(looks: list[Look]) -> Iterator[Metric]:
     )
     for (_, witness, decisions), look in looks:
         if decisions is not None:
-            _add_histogram(durations, look.name, decisions.freeze(), {})
+            add_histogram(durations, look.name, decisions.freeze())
         if witness is not None:
             share.add_metric([look.name], witness.top_share(look.at))
             clients.add_metric([look.name], witness.clients(look.at))
@@ -332,30 +332,3 @@ def _settings(looks: list[Look], reloads: Reloads | None) -> Iterator[Metric]:
             "When the policy in force was loaded, in seconds since the epoch.",
             value=reloads.at,
         )
-
-
-def _add_histogram(
-    family: HistogramMetricFamily,
-    controller: str,
-    histogram: HistogramSnapshot,
-    examples: Mapping[int, Example],
-) -> None:
-    by_edge = {_edge_above(histogram.edges, one.value): one for one in tuple(examples.values())}
-    below = 0
-    buckets: list[tuple[str, float, Exemplar | None]] = []
-    for edge, count in zip(histogram.edges, histogram.counts, strict=False):
-        below += count
-        buckets.append((repr(edge), below, _exemplar(by_edge.get(edge))))
-    buckets.append(("+Inf", histogram.count, _exemplar(by_edge.get(float("inf")))))
-    family.add_metric([controller], buckets, histogram.sum)  # type: ignore[arg-type]  # None is what it stores where there is none
-
-
-def _edge_above(edges: tuple[float, ...], value: float) -> float:
-    return next((edge for edge in edges if value <= edge), float("inf"))
-
-
-def _exemplar(example: Example | None) -> Exemplar | None:
-    """What only OpenMetrics carries: a trace that belongs to a number."""
-    if example is None:
-        return None
-    return Exemplar({"trace_id": example.trace_id}, example.value, example.at)

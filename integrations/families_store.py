@@ -11,6 +11,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from loadgate.integrations.families_histogram import add_histogram
 from loadgate.shared import StoreStats
 from loadgate.telemetry import Snapshot
 
@@ -67,13 +68,7 @@ def store_families(looks: Iterable[Snapshot]) -> Iterator[Metric]:
             decisions.add_metric([name, by], count)
         for why, count in stats.troubles.items():
             troubles.add_metric([name, why], count)
-        below = 0
-        buckets: list[tuple[str, float]] = []
-        for edge, count in zip(stats.wait.edges, stats.wait.counts, strict=False):
-            below += count
-            buckets.append((repr(edge), below))
-        buckets.append(("+Inf", stats.wait.count))
-        wait.add_metric([name], buckets, stats.wait.sum)
+        add_histogram(wait, name, stats.wait)
     yield from (state, decisions, troubles, wait)
     for metric, field, says in _GAUGES:
         gauge = GaugeMetricFamily(f"loadgate_store_{metric}", says, labels=_BY)
