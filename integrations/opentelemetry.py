@@ -94,7 +94,7 @@ class _Source:
         self._lock = Lock()
         self._at = float("-inf")
         # Names only: what was looked at before the first reader asks would be old by then.
-        self.families = {family.name: family for family in collector.collect()}
+        self.families = {family.name: family for family in collector.describe()}
 
     def look(self) -> dict[str, Metric]:
         # Readers collect from threads of their own.
