@@ -8,6 +8,8 @@ import socket
 import stat
 from typing import Any
 
+from loadgate.integrations.cli.say import why
+
 
 class BindError(Exception):
     """The address is wrong or cannot be had."""
@@ -121,4 +123,4 @@ def _remove_dead_socket(path: str) -> None:
 
 
 def _why(error: OSError) -> str:
-    return _WHY.get(error.errno or 0) or (error.strerror or str(error)).lower()
+    return _WHY.get(error.errno or 0) or why(error)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from loadgate.integrations.cli.say import INTERRUPTED
 from loadgate.integrations.demo import report
 from loadgate.integrations.demo.live import LiveView
 from loadgate.integrations.demo.plain import PlainView
@@ -19,16 +20,11 @@ from loadgate.integrations.demo.servers import ServerError, cancel_on_signals
 from loadgate.integrations.demo.verdict import judge, too_busy
 from loadgate.integrations.loadgen import GeneratorError
 
-# What a shell says of a command that was interrupted: 128 + SIGINT.
-INTERRUPTED = 130
-
 # Neither shown nor refuted: the load generator itself came too late.
 TOO_BUSY = 3
 
 # A log has no width; the table needs this much.
 LOG_WIDTH = 110
-
-OUT = Path("out/demo")
 
 
 def demo(

@@ -15,7 +15,7 @@ import typer
 
 from loadgate.explain import explain as in_words
 from loadgate.explain import recall
-from loadgate.integrations.cli.say import FAILED, fail
+from loadgate.integrations.cli.say import FAILED, fail, why
 
 # How a line of the decision log begins, and the shape of what is in it (`DecisionLog`).
 _LOGGED: Final = "decision=refused "
@@ -39,7 +39,7 @@ def explain(
         # Whatever else is in a log need not be text: only our own lines count.
         given = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        fail(f"{file}: cannot be read: {(error.strerror or str(error)).lower()}")
+        fail(f"{file}: cannot be read: {why(error)}")
     text = given.decode("utf-8", "replace")
     count = 0
     for place, recorded in _records(text, file):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from loadgate.errors import PolicyError
+from loadgate.integrations.cli.say import why
 from loadgate.policy import Policy
 
 _STEP = re.compile(r"(?P<name>[^.\[\]]+)(\[(?P<index>\d+)\])?")
@@ -30,8 +31,7 @@ def read_policy(path: Path) -> Policy:
         place = f"{path}:{line}" if line else str(path)
         raise PolicyFileError(f"{place}: {error}") from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise PolicyFileError(f"{path}: cannot be read: {why}") from None
+        raise PolicyFileError(f"{path}: cannot be read: {why(error)}") from None
 
 
 def _line_of(text: str, path: str) -> int | None:

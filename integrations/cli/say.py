@@ -9,6 +9,8 @@ from typing import NoReturn
 # be tried (bad arguments, no such module, a port that is taken); click and argparse use 2 alike.
 FAILED = 1
 CANNOT = 2
+# What a shell says of a command that was interrupted: 128 + SIGINT.
+INTERRUPTED = 130
 
 # Which extra brings which module.
 EXTRAS = {
@@ -46,6 +48,11 @@ def fail_for_missing(module: ModuleNotFoundError, what: str) -> NoReturn:
     if extra is None:
         raise module
     fail(f"{what} needs {name}, which is not installed; run: pip install 'loadgate[{extra}]'")
+
+
+def why(error: OSError) -> str:
+    """What the system says, to stand after a colon."""
+    return (error.strerror or str(error)).lower()
 
 
 def announce(message: str) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from loadgate.errors import PolicyError
 from loadgate.integrations.cli.policyfile import PolicyFileError, read_policy
-from loadgate.integrations.cli.say import fail
+from loadgate.integrations.cli.say import INTERRUPTED, fail, why
 from loadgate.limits import ALGORITHMS, PUBLISHED
 from loadgate.policy import Policy
 from loadgate.simulation import plots, report, run
@@ -25,9 +25,6 @@ from loadgate.simulation import scenario as scenarios
 from loadgate.simulation.compare import Candidate, Comparison, compare
 from loadgate.simulation.scenario import Scenario
 from loadgate.simulation.verdict import verdict
-
-# What a shell says of a command that was interrupted: 128 + SIGINT.
-INTERRUPTED = 130
 
 
 def simulate(
@@ -78,7 +75,7 @@ def simulate(
     except PolicyError as error:
         fail(f"{scenario}: {error}")
     except OSError as error:
-        fail(f"{scenario}: {error.filename}: {(error.strerror or str(error)).lower()}")
+        fail(f"{scenario}: {error.filename}: {why(error)}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     said = verdict(found)
@@ -94,7 +91,7 @@ def simulate(
     try:
         written = report.write(out, found, plots.draw(found), said, about)
     except OSError as error:
-        fail(f"{out}: {(error.strerror or str(error)).lower()}")
+        fail(f"{out}: {why(error)}")
     console.print()
     console.print(f"written: {written[0]} and {len(written) - 1} pictures", highlight=False)
 
@@ -118,7 +115,7 @@ def _scenario(given: str, variant: str | None) -> tuple[Scenario, str]:
         fail(f"{given}: there is no such file, and no scenario of that name comes along; "
              f"these do: {', '.join(_examples())}")  # fmt: skip
     except OSError as error:
-        fail(f"{given}: cannot be read: {(error.strerror or str(error)).lower()}")
+        fail(f"{given}: cannot be read: {why(error)}")
     if variant is None:
         return known[0][1], known[0][0]
     if variant not in dict(known):
@@ -199,7 +196,7 @@ def _make(out: Path) -> None:
     except FileExistsError:
         fail(f"--out {out}: is a file, not a folder")
     except OSError as error:
-        fail(f"--out {out}: cannot be made: {(error.strerror or str(error)).lower()}")
+        fail(f"--out {out}: cannot be made: {why(error)}")
     if not os.access(out, os.W_OK | os.X_OK):
         fail(f"--out {out}: cannot be written to")
 
