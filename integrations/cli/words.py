@@ -47,8 +47,7 @@ def describe(policy: Policy) -> str:
 
 def untold(policy: Policy) -> list[str]:
     """Keys that a rate asks for and no built-in identify tells, in order."""
-    counted = {key for rate in policy.rates for key in (rate.key, *rate.match)}
-    return sorted(counted - set(KEYS))
+    return sorted(_counted(policy) - set(KEYS))
 
 
 def told(policy: Policy) -> dict[str, tuple[int, int]] | None:
@@ -56,8 +55,12 @@ def told(policy: Policy) -> dict[str, tuple[int, int]] | None:
 
     One key needs no mapping, which is cheaper for each request.
     """
-    counted = {key for rate in policy.rates for key in (rate.key, *rate.match)}
-    return None if counted <= {"client"} else KEYS
+    return None if _counted(policy) <= {"client"} else KEYS
+
+
+def _counted(policy: Policy) -> set[str]:
+    """Keys that a rate asks for."""
+    return {key for rate in policy.rates for key in (rate.key, *rate.match)}
 
 
 HOLDS_ALL: Final = (
