@@ -137,7 +137,6 @@ def serve(
         Path | None,
         typer.Option(
             help="The policy in TOML, read again on SIGHUP. Default: an adaptive limit, no rates.",
-            show_default=False,
         ),
     ] = None,
     bind_: Annotated[
@@ -187,7 +186,6 @@ def serve(
         typer.Option(
             metavar="ADDRESS",
             help="A proxy (address or network) whose header is believed; repeatable.",
-            show_default=False,
         ),
     ] = None,
     proxy_header: Annotated[
@@ -198,7 +196,6 @@ def serve(
         typer.Option(
             metavar="MODULE:FUNCTION",
             help="Your own function from an ASGI scope to the client's key.",
-            show_default=False,
         ),
     ] = None,
     exempt: Annotated[
@@ -206,7 +203,6 @@ def serve(
         typer.Option(
             metavar="PATH",
             help="A path let through always, beside the usual ones for health; repeatable.",
-            show_default=False,
         ),
     ] = None,
     priority: Annotated[
@@ -214,7 +210,6 @@ def serve(
         typer.Option(
             metavar="PATH=CLASS",
             help="The priority class of a path and everything below it; repeatable.",
-            show_default=False,
         ),
     ] = None,
     body_timeout: Annotated[
