@@ -24,10 +24,7 @@ from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.exchange import Exchange
 from loadgate.integrations.exempt import Exemptions, is_preflight
 from loadgate.integrations.http import Contract
-from loadgate.integrations.identity import (
-    MAX_HOST_CHARS,
-    Identify,
-)
+from loadgate.integrations.identity import MAX_HOST_CHARS, Identify
 from loadgate.integrations.receive import (
     App,
     Buffers,

@@ -8,8 +8,14 @@ from typing import Final
 from loadgate.decisions import Reason, Refuse, Stage
 from loadgate.integrations.answering import deny_websocket, send_refusal
 from loadgate.integrations.decision_log import DecisionLog
-from loadgate.integrations.http import Answer, Contract, Header, Pressure, quota_headers
-from loadgate.integrations.http import refusal_answer as answer_to
+from loadgate.integrations.http import (
+    Answer,
+    Contract,
+    Header,
+    Pressure,
+    quota_headers,
+    refusal_answer,
+)
 from loadgate.integrations.receive import Receive, ReceivePump, Scope, Send
 from loadgate.integrations.websocket import BUSY, TOO_MUCH
 from loadgate.permit import Permit
@@ -82,7 +88,7 @@ class Teller:
             rate = _rate_named(controller.policy, refusal.subject)
         else:
             pressure = self._pressure.refused(now, lambda: sum(controller.telemetry.admitted))
-        answer = answer_to(
+        answer = refusal_answer(
             refusal,
             self._contract,
             pressure=pressure,
@@ -104,7 +110,7 @@ class Teller:
         refusal = Refuse(
             Stage.LIMIT, Reason.DEADLINE, _RETRY_AFTER, now - permit.started, permit.timeout or 0.0
         )
-        answer = answer_to(
+        answer = refusal_answer(
             refusal,
             self._contract,
             pressure=0.0,
