@@ -44,6 +44,28 @@ async def app(scope, receive, send):
 """
 
 
+def living(app: str) -> str:
+    """The text of an app that also starts and shuts down when it is told to.
+
+    Args:
+        app: The text of one for requests only.
+    """
+    return f"""{app}
+
+_answer = app
+
+async def app(scope, receive, send):
+    if scope["type"] != "lifespan":
+        await _answer(scope, receive, send)
+        return
+    while True:
+        message = await receive()
+        await send({{"type": message["type"] + ".complete"}})
+        if message["type"] == "lifespan.shutdown":
+            return
+"""
+
+
 class Served:
     """A served process; leaving the block kills what is left of it.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.served import Served
+from tests.integrations.served import Served, living
 from tests.integrations.serving import PATIENCE, Http1, Http2
 
 POLICY = """
@@ -20,16 +20,11 @@ initial = 1
 max_wait = 20.0
 """
 
-APP = """
+APP = living(
+    """
 import anyio
 
 async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
     if scope["type"] == "websocket":
         await receive()
         await anyio.sleep(0.2)                          # the client does not wait for this
@@ -43,6 +38,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"0"})
 """
+)
 
 
 def descriptors(pid: int) -> int:

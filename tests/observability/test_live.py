@@ -17,24 +17,20 @@ import pytest
 from loadgate.integrations.cli.watch import LookError, address_of, look
 from loadgate.integrations.console.status import FORMAT, Status
 from loadgate.integrations.identity import KeyHasher
-from tests.integrations.served import Served
+from tests.integrations.served import Served, living
 from tests.observability.prometheus import Prometheus, running
 from tests.programs import PATIENCE, ROOT
 
-APP = """
+APP = living(
+    """
 import anyio
 
 async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
     await anyio.sleep(0.05)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"done"})
 """
+)
 POLICY = """
 [[rates]]
 name = "per-client"

@@ -14,12 +14,13 @@ import pytest
 
 from loadgate.dashboards.source.alerts import ALERTS
 from tests.dashboards.files import boards, targets
-from tests.integrations.served import Served
+from tests.integrations.served import Served, living
 from tests.observability.prometheus import Prometheus, running
 from tests.programs import PATIENCE, until
 from tests.redis.servers import Server
 
-APP: Final = """
+APP: Final = living(
+    """
 import anyio
 
 def identify(scope):
@@ -28,15 +29,10 @@ def identify(scope):
     return {"client": "greedy"}
 
 async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"done"})
 """
+)
 # One client asks for more than the first rate allows, one for less than both.
 # Nothing but the rates refuses here, however busy the machine is.
 POLICY: Final = """
@@ -189,22 +185,25 @@ def _played(store: Server, served: Served, prometheus: Prometheus) -> Story:
         )
         return lambda: bool(prometheus.instant(expr, time.time()))
 
+    def turned(act: Callable[[], object], state: str) -> tuple[float, float, float]:
+        """Act until the breaker stays in that state.
+
+        Returns:
+            Monotonic seconds before, and when it was in that state first; the time in the end.
+        """
+        began = time.monotonic()
+        act()
+        until(lambda: served.metric("loadgate_store_state", state=state) == 1.0, f"it is {state}")
+        there = time.monotonic()
+        until(always(state), f"it stays {state}")
+        return began, there, time.time()
+
     load = Load(served.url)
     try:
         until(always("closed"), "the store works")
         working = time.time()
-        killed = time.monotonic()
-        store.kill()
-        until(lambda: served.metric("loadgate_store_state", state="open") == 1.0, "it is away")
-        away = time.monotonic()
-        until(always("open"), "it stays away")
-        gone = time.time()
-        started = time.monotonic()
-        store.start()
-        until(lambda: served.metric("loadgate_store_state", state="closed") == 1.0, "it is back")
-        recovered = time.monotonic()
-        until(always("closed"), "it stays")
-        back = time.time()
+        killed, away, gone = turned(store.kill, "open")
+        started, recovered, back = turned(store.start, "closed")
     finally:
         load.stop()
     asked = len(load.seen)

@@ -11,23 +11,19 @@ from typing import Final
 
 import httpx
 
-from tests.integrations.served import Served
+from tests.integrations.served import Served, living
 from tests.observability.prometheus import Prometheus, running
 from tests.programs import free_port, until
 
-APP: Final = """
+APP: Final = living(
+    """
 import os
 
 async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
 """
+)
 # Nothing but the workers differs, however busy the machine is.
 POLICY: Final = '[concurrency]\nalgorithm = "fixed"\ninitial = 100\n[signals]\nmode = "off"\n'
 
