@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import threading
 from typing import Any
 
 import anyio
+import pytest
 
 from tests.integrations.asgi_client import controller
 from tests.integrations.every_server import every, others, stage
@@ -92,17 +94,19 @@ def test_pipelined_requests_are_admitted_one_after_the_other(kind: str) -> None:
         assert here.service.calls == [f"/{n}" for n in range(5)]
 
 
-@others
-def test_queued_uploads_arrive_byte_for_byte(kind: str) -> None:
-    bodies = [b"", b"a", b"b" * 70_000, b"c" * 1_500_000]
+@every
+@pytest.mark.parametrize("first", [50_000, 200_000])
+def test_queued_uploads_arrive_byte_for_byte(kind: str, first: int) -> None:
+    dice = random.Random(7)
+    bodies = [dice.randbytes(size) for size in (0, 1, 70_000, 1_500_000)]
     with stage(kind, controller()) as here:
         clients = [Http1(here.port) for _ in bodies]
         with here.busy():
             for client, body in zip(clients, bodies, strict=True):
-                client.send(client.head("POST", "/echo", len(body)) + body[:50_000])
+                client.send(client.head("POST", "/echo", len(body)) + body[:first])
             until(lambda: here.waiting == len(bodies))
             for client, body in zip(clients, bodies, strict=True):
-                threading.Thread(target=client.send, args=(body[50_000:],)).start()
+                threading.Thread(target=client.send, args=(body[first:],)).start()
         for client, body in zip(clients, bodies, strict=True):
             with client:
                 assert client.read()[2] == told(body)

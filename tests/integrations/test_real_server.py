@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import socket
-import threading
 from typing import Any
 
 import pytest
@@ -88,23 +87,6 @@ def test_a_client_that_asks_before_it_uploads(kind: str) -> None:
     with stage(kind, controller(max_queue=0)) as here, here.busy(), Http1(here.port) as client:
         client.send(client.head("POST", "/echo", 1000, "expect: 100-continue"))
         assert client.read()[0] == 503
-
-
-@hypercorn
-def test_queued_uploads_arrive_byte_for_byte(kind: str) -> None:
-    dice = random.Random(7)
-    bodies = [dice.randbytes(size) for size in (0, 1, 70_000, 1_500_000)]
-    with stage(kind, controller()) as here:
-        clients = [Http1(here.port) for _ in bodies]
-        with here.busy():
-            for client, body in zip(clients, bodies, strict=True):
-                client.send(client.head("POST", "/echo", len(body)) + body[:200_000])
-            until(lambda: here.waiting == len(bodies))
-            for client, body in zip(clients, bodies, strict=True):
-                threading.Thread(target=client.send, args=(body[200_000:],)).start()
-        for client, body in zip(clients, bodies, strict=True):
-            with client:
-                assert client.read()[2] == told(body)
 
 
 @hypercorn
