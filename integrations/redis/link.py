@@ -302,9 +302,7 @@ class Link:
         server.note(sent, received, now_us, anew=bool(stale))
         for ask in stale:
             self._not_done(ask, received)
-        waiting = self._waiting
-        while waiting and waiting[0].over:
-            waiting.popleft()
+        self.patience.tidy()
 
     def _not_done(self, ask: Ask, now: float) -> None:
         """The server saw it too late by its clock: certainly not done, so it may go again."""

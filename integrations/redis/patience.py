@@ -62,17 +62,21 @@ class Patience:
         now = self._clock()
         self._flights = {number: (now, batch) for number, (_, batch) in self._flights.items()}
 
-    def next_moment(self) -> float | None:
-        """When a wait ends or silence becomes an incident; None if nothing is awaited."""
+    def tidy(self) -> None:
+        """Forget the first waits, as far as they are over."""
         waiting = self.waiting
         while waiting and waiting[0].over:
             waiting.popleft()
+
+    def next_moment(self) -> float | None:
+        """When a wait ends or silence becomes an incident; None if nothing is awaited."""
+        self.tidy()
         silent = self._first()
         if silent is not None:
             silent += 2 * self._budget
-        if not waiting:
+        if not self.waiting:
             return silent
-        deadline = waiting[0].deadline
+        deadline = self.waiting[0].deadline
         return deadline if silent is None else min(deadline, silent)
 
     def expire(self, now: float) -> int:

@@ -10,8 +10,8 @@ from loadgate.integrations.redis.leases import Lease
 from loadgate.integrations.redis.shares import Share
 from loadgate.rates.table import Key, SharedBucket
 
-Entry = tuple[Share, Key, bytes, Setting]  # the rate, who is counted, where, what it is asked
-
+# The rate, who is counted, where, and what is asked.
+Entry = tuple[Share, Key, bytes, Setting]
 
 # The rate, who is counted, the lease, and the cost in units.
 Leased = tuple[Share, Key, Lease, int]
