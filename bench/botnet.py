@@ -191,7 +191,7 @@ PATIENCE: Final = 1.0
 APP: Final = "bench.botnet_app:app"
 
 
-async def serve(launch: Launch, factor: float, seconds: float, bot: str, core: int | None) -> None:
+async def serve(launch: Launch, factor: float, seconds: float, bot: str) -> None:
     """Offer the attack to one server and print a line."""
     rate = factor * REAL_CAPACITY
     async with serving(launch) as server:
@@ -210,7 +210,6 @@ async def serve(launch: Launch, factor: float, seconds: float, bot: str, core: i
             ),
             slo=REAL_SLO,
             seed=1,
-            core=core,
         )  # fmt: skip
         result = await run_elsewhere(plan)
         reasons = await refusals(launch)
@@ -247,9 +246,10 @@ async def refusals(launch: Launch) -> str:
 async def print_real(factor: float, seconds: float, policy: Path) -> None:
     """The same on a real server, as much as one core can take."""
     print(
-        f"\nreal server: Hypercorn with uvloop, one process, 2 places of 100 ms "
-        f"({REAL_CAPACITY:g}/s), {REAL_USERS:g}/s from {len(SESSIONS)} signed-in users, "
-        f"kept connections, SLO {REAL_SLO * 1e3:g} ms, {seconds:g} s"
+        f"\nreal server: Hypercorn with uvloop, one process, {botnet_app.PLACES} places of "
+        f"{botnet_app.SECONDS * 1e3:g} ms ({REAL_CAPACITY:g}/s), {REAL_USERS:g}/s from "
+        f"{len(SESSIONS)} signed-in users, kept connections, SLO {REAL_SLO * 1e3:g} ms, "
+        f"{seconds:g} s"
     )
     heads = (
         "offered",
@@ -278,7 +278,7 @@ async def print_real(factor: float, seconds: float, policy: Path) -> None:
         ("loadgate, a thousand networks of 25 operators", policed, wide),
     ):
         print(f"{what:<56}", end="", flush=True)
-        await serve(launch, factor, seconds, bot, None)
+        await serve(launch, factor, seconds, bot)
 
 
 def main() -> None:
