@@ -28,7 +28,7 @@ from bench import server_overload_report as report
 from bench.processes import Usage, peak
 from bench.server_overload_apps import PLACES_VARIABLE, RATE_VARIABLE
 from bench.server_overload_arms import APPS, KNOWN, VITAL, Arm, arms, places_for
-from bench.server_overload_report import Cell, Outcome
+from bench.server_overload_report import PATIENCE, Cell, Outcome
 from loadgate.integrations.demo.servers import (
     Launch,
     ServerError,
@@ -37,8 +37,6 @@ from loadgate.integrations.demo.servers import (
     serving,
 )
 from loadgate.integrations.loadgen import ClientClass, Phase, Plan, Result, run_elsewhere
-
-PATIENCE: Final = 1.0
 
 # Seconds at each step before anything is counted: what the step before left has lost patience, and
 # the door has met two half seconds of the new one.

@@ -26,8 +26,8 @@ _KINDS: Final = {"keep": "kept connections", "new": "new connections"}
 _OURS: Final = ("#0072b2", "#003f7d", "#56b4e9", "#5e3c99")
 _PEERS: Final = ("#999999", "#e69f00", "#cc79a7", "#d55e00", "#009e73", "#b8860b")
 
-# Nobody waits longer: the axis ends a little above.
-_PATIENCE: Final = 1.0
+# Seconds that a client waits; the axis of latencies ends a little above.
+PATIENCE: Final = 1.0
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,9 +234,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     colors: dict[str, str] = {}
     for name in names:
         palette = _OURS if name in ours else _PEERS
-        taken = sum(known in ours for known in colors) if name in ours else len(
-            [known for known in colors if known not in ours]
-        )  # fmt: skip
+        taken = sum((known in ours) == (name in ours) for known in colors)
         colors[name] = palette[taken % len(palette)]
     for row, (service, connection) in enumerate(rows):
         slo = outcome.slo[service]
@@ -262,12 +260,10 @@ def draw(outcome: Outcome, path: Path) -> None:
         axes[row][0].set_ylim(-0.03, 1.15)
         axes[row][0].set_ylabel(f"{WORDS[service]}\n{_KINDS[connection]}", fontsize=9)
         axes[row][1].axhline(slo * 1e3, color="#333333", linewidth=0.8, linestyle="--")
-        axes[row][1].annotate(
-            "SLO", (0.5, slo * 1e3), fontsize=8, va="bottom", color="#333333"
-        )  # fmt: skip
+        axes[row][1].annotate("SLO", (0.5, slo * 1e3), fontsize=8, va="bottom", color="#333333")
         for axis in axes[row][1:]:
             axis.set_yscale("log")
-            axis.set_ylim(0.3, 1.5e3 * _PATIENCE)
+            axis.set_ylim(0.3, 1.5e3 * PATIENCE)
     for axis in axes[-1]:
         axis.set_xlabel("offered, times the capacity", fontsize=9)
     handles, labels = axes[0][0].get_legend_handles_labels()
