@@ -48,7 +48,8 @@ _places = Places(4)
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """The ASGI application."""
     if scope["type"] != "http":
-        raise NotImplementedError(scope["type"])
+        # The refusal that ASGI asks for: a server then goes on without lifespan events.
+        raise ValueError(f"this service speaks http only, not {scope['type']}")
     words = scope["query_string"].decode().split("&")
     if scope["path"] == "/places":
         _places.count = int(words[0])
