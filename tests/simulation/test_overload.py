@@ -44,7 +44,9 @@ def test_no_lower_class_is_served_while_a_higher_one_is_refused_for_the_queue() 
     assert rows["priority inversions"].value == 0.0
 
 
-@pytest.mark.parametrize("seed", [3, 5])  # without a pool beside the limit, polls take every place
+# Without a pool beside the limit, polls take every place in the first two; in the last one those
+# that had not moved there yet looked like a queue.
+@pytest.mark.parametrize("seed", [3, 5, 8])
 def test_long_polls_do_not_make_others_be_refused(seed: int) -> None:
     rows = list(long_polls(seed))
     assert all(row.holds for row in rows), report(rows)

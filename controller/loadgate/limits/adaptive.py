@@ -192,7 +192,9 @@ class AdaptiveLimit(Paced):
             self._pinned = self._pinned or level >= 0.85 * self.limit / self._occupied
             self._full(now, latency, probed=False)
         else:
-            self._free(now, level, latency, blocked=window.blocked > 0)
+            # Who holds places without using the service looks like a queue; those who ended show
+            # whether there is one.
+            self._free(now, level, min(latency, window.told), blocked=window.blocked > 0)
 
     def _is_full(self, window: Window) -> bool:
         asked = window.completed / (1.0 - window.refused)

@@ -69,6 +69,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
         refused: Share turned away.
         lost: Share of the answers that showed an overload.
         weight: Completions that the window counts for beside others.
+        told: Mean seconds of running of those who have ended.
     """
 
     now: float
@@ -79,6 +80,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     refused: float
     lost: float
     weight: float
+    told: float
 
 
 class Paced(ABC):
@@ -369,6 +371,7 @@ class Paced(ABC):
                 self._refused / (completed + self._refused),
                 self._lost / (completed + self._lost),
                 weight,
+                self._spent / completed,
             )
         )
 
