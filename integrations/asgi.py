@@ -15,6 +15,7 @@ from typing import Final, Literal
 import anyio
 
 from loadgate.admission import RUNNING, WAITING
+from loadgate.cancelling import CancellingPermit
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Outcome, Refuse
 from loadgate.errors import Rejected
@@ -36,7 +37,7 @@ from loadgate.integrations.receive import (
 )
 from loadgate.integrations.telling import Teller
 from loadgate.integrations.websocket import MessageRate, Socket
-from loadgate.permit import CancellingPermit, Permit
+from loadgate.permit import Permit
 from loadgate.policy import Policy
 from loadgate.rates.spec import Rate
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from loadgate.asked import check_request
 from loadgate.controller import AdmissionController
 from loadgate.errors import Rejected
 from loadgate.integrations.identity import Address, Caller, Client, Identify
 from loadgate.integrations.receive import Scope, running_loop
-from loadgate.permit import Permit, check_request
+from loadgate.permit import Permit
 from loadgate.policy import Policy
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
+from loadgate.asked import check_request
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Outcome
 from loadgate.errors import Rejected, UsageError
@@ -21,7 +22,7 @@ from loadgate.integrations.asgi import PERMIT
 from loadgate.integrations.http import Contract
 from loadgate.integrations.identity import Address, Client
 from loadgate.integrations.starlette import REFUSED_BY, RejectedHandler
-from loadgate.permit import Permit, check_request, outcome_of
+from loadgate.permit import Permit, outcome_of
 
 __all__ = ["admit", "install"]
 

@@ -21,12 +21,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.websockets import WebSocket
 
+from loadgate.asked import check_request
 from loadgate.controller import AdmissionController
 from loadgate.decisions import Reason
 from loadgate.errors import Rejected
 from loadgate.integrations.http import Answer, Contract, Pressure, refusal_answer
 from loadgate.integrations.identity import Address, Caller, Identify, Scope
-from loadgate.permit import check_request
 
 log = logging.getLogger("loadgate.routes")
 

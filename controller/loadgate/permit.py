@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from loadgate.decisions import Outcome, Quota, Reason, Refuse
+from loadgate.asked import is_client
+from loadgate.asking_store import ASKING, ask_the_store, hear_the_store, leave_the_store
+from loadgate.decisions import Outcome, Quota, Refuse
 from loadgate.errors import Overloaded, RateLimited, Rejected, UsageError
+from loadgate.looking import look_around
 from loadgate.shared import Charge
 from loadgate.ticket import ENDED, NEW, WAITING, Ticket
 
@@ -18,13 +20,7 @@ if TYPE_CHECKING:
     from loadgate.controller import AdmissionController
 
 _SUCCESS: Final = Outcome.SUCCESS
-_RATE: Final = Reason.RATE
-# Beside the states that admission knows: the shared store is being asked.
-_ASKING: Final = -1
 _OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
-# How much later the loop may be for the highest of several classes: while the others are turned
-# away it works off what it has, so twice the bound is seldom reached.
-_FIRST_CLASS: Final = 2.0
 
 
 class Permit(Ticket, eq=False, gc=False, kw_only=True):
@@ -87,88 +83,22 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 f"client must be str, bytes, a mapping or None, not {self.client!r:.100}"
             )
         if now - controller.watch.last > controller.look_after:
-            self._look_around(now)
+            look_around(self, now)
         if controller.shared is not None and not controller.admission.bypassed:
-            return self._ask_the_store(now)
+            return ask_the_store(self, now)
         if self.deadline > now and controller.admission.start(self, now):
             return True
-        return self._queue(now)
+        return self.queue(now)
 
-    def _ask_the_store(self, now: float) -> bool:
-        """Local rates allow it; what do those say that several processes share?"""
-        controller = self.controller
-        shared = controller.shared
-        assert shared is not None
-        refusal = controller.admission.refuse_early(self, now)
-        if refusal is not None:
-            raise self._refused(refusal, now)
-        try:
-            answer = shared.ask(self.client, self.cost, now)
-        except BaseException:
-            self._refund(now)
-            raise
-        if not self.patient and not isinstance(answer, Charge | Refuse):
-            answer = shared.hurry(answer)
-        if isinstance(answer, Charge | Refuse):
-            return self._go_on(answer, now)
-        self.asked = answer
-        self.state = _ASKING
-        return False
+    def queue(self, now: float) -> bool:
+        """The short way gave no place: go the long one, to a place or into the queue.
 
-    async def _hear_the_store(self) -> None:
-        controller = self.controller
-        shared = controller.shared
-        assert shared is not None
-        try:
-            answer = await shared.answer(self.asked)
-        except BaseException:
-            self.abandon()
-            raise
-        self.asked = None
-        if self.state != _ASKING:
-            return  # abandoned from outside meanwhile
-        self.state = NEW
-        self._go_on(answer, controller.clock())
+        Returns:
+            Whether it runs.
 
-    def _go_on(self, answer: Charge | Refuse, now: float) -> bool:
-        """The shared rates have answered: take a place, or wait for one."""
-        controller = self.controller
-        if isinstance(answer, Refuse):
-            self._refund(now)
-            controller.count_rate_refusal(self, answer)
-            raise RateLimited(answer) if answer.reason is _RATE else Overloaded(answer)
-        self.charge = answer
-        self.quotas += answer.quotas
-        if self.deadline > now and controller.admission.start(self, now):
-            return True
-        return self._queue(now)
-
-    def _look_around(self, now: float) -> None:
-        """The last tick is old, because the loop is late or nobody watched; or memory is full."""
-        controller = self.controller
-        watch, brakes = controller.watch, controller.brakes
-        loop = controller.owner.loop
-        if not watch.running:
-            watch.start(loop, now)
-        elif (lag := watch.lag(now)) > controller.max_lag and not watch.started_here(loop):
-            bound = controller.max_lag
-            if self.level == 0 and len(controller.policy.priorities) > 1:
-                bound *= _FIRST_CLASS  # the highest of several classes is refused last
-            if lag > bound:
-                self._refuse_for(Reason.LOOP_LAG, lag, bound, now)
-        if brakes.memory_full:
-            self._refuse_for(Reason.MEMORY, brakes.memory_used, brakes.memory_bound, now)
-
-    def _refuse_for(self, reason: Reason, value: float, bound: float, now: float) -> None:
-        controller = self.controller
-        if not controller.brakes.enforced:
-            controller.telemetry.would_refuse[reason] += 1
-        elif (
-            refusal := controller.admission.refuse_for(self, now, reason, value, bound)
-        ) is not None:
-            raise self._refused(refusal, now)
-
-    def _queue(self, now: float) -> bool:
+        Raises:
+            Overloaded: It may not wait.
+        """
         controller = self.controller
         admission = controller.admission
         lowest = len(controller.policy.priorities) - 1
@@ -181,12 +111,12 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
                 else admission.refuse_at_once(self, now)
             )
         except BaseException:
-            self._refund(now)
+            self.refund(now)
             raise
         if admission.ended_waits:
             controller.wake()
         if isinstance(decision, Refuse):
-            raise self._refused(decision, now)
+            raise self.refused_with(decision, now)
         return self.runs()
 
     async def settle(self) -> None:
@@ -199,8 +129,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             Overloaded: No place became free in time, or somebody else needed the wait more.
         """
         controller = self.controller
-        if self.state == _ASKING:
-            await self._hear_the_store()
+        if self.state == ASKING:
+            await hear_the_store(self)
         try:
             if self.state == WAITING:
                 self.event = anyio.Event()
@@ -217,21 +147,17 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             if controller.admission.ended_waits:
                 controller.wake()
         if self.refusal is not None:
-            raise self._refused(self.refusal, controller.clock())
+            raise self.refused_with(self.refusal, controller.clock())
 
     def abandon(self) -> None:
         """Leave: out of the queue, or out of a place that nothing used yet."""
         controller = self.controller
         controller.owner.check_thread()
         now = controller.clock()
-        if self.state == _ASKING:
-            self.state = ENDED
-            if controller.shared is not None:
-                controller.shared.abandon(self.asked)
-            controller.telemetry.left += 1
-            self._refund(now)
+        if self.state == ASKING:
+            leave_the_store(self, now)
         elif controller.admission.leave(self, now):
-            self._refund(now)
+            self.refund(now)
             if self.event is not None:
                 self.event.set()  # `settle` returns; there is nothing to wait for any more
         else:
@@ -267,7 +193,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         owner = controller.owner
         if get_ident() != owner.thread:
             owner.check_thread()
-        if self.state == WAITING or self.state == _ASKING:
+        if self.state == WAITING or self.state == ASKING:
             self.abandon()
             return
         shown = self.outcome or outcome or _SUCCESS
@@ -348,14 +274,15 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         self.state = ENDED
         self.refusal = refusal
 
-    def _refused(self, refusal: Refuse, now: float) -> Rejected:
-        """A 503 costs the client nothing: what was charged is given back."""
-        self._refund(now)
+    def refused_with(self, refusal: Refuse, now: float) -> Rejected:
+        """What to raise for a 503. It costs the client nothing: what was charged is given back."""
+        self.refund(now)
         if self.controller.observers:
             self.controller.tell_refused(self, refusal, now)
         return Overloaded(refusal)
 
-    def _refund(self, now: float) -> None:
+    def refund(self, now: float) -> None:
+        """Give back what rates were charged, each to the window that it was charged to."""
         rates = self.controller.all_rates
         if rates is not None and self.quotas:
             rates.refund(self.quotas, now)
@@ -365,11 +292,6 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             self.charge = None
 
 
-def is_client(client: Any) -> bool:
-    """Whether rates could count it: checked also where none does, so that the first may come."""
-    return client is None or isinstance(client, str | bytes | Mapping)
-
-
 def outcome_of(kind: type[BaseException]) -> Outcome:
     """What an exception that ended a request says about the service."""
     if not issubclass(kind, Exception):
@@ -377,55 +299,3 @@ def outcome_of(kind: type[BaseException]) -> Outcome:
     if issubclass(kind, TimeoutError | Overloaded):
         return Outcome.OVERLOAD  # something behind this service is too slow or full
     return Outcome.ERROR
-
-
-def check_request(cost: Any, timeout: Any, places: Any = 1) -> None:
-    """Refuse arguments that mean nothing.
-
-    Raises:
-        ValueError: `cost` is not a finite number above 0, `timeout` is NaN, or `places` is
-            not a whole number of at least 1.
-    """
-    if type(places) is not int or places < 1:
-        raise ValueError(f"places must be a whole number of at least 1, not {places!r}")
-    if not 0.0 < cost < float("inf"):
-        raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
-    if timeout is not None and timeout != timeout:
-        raise ValueError("timeout must be a number of seconds or None, not NaN")
-
-
-class CancellingPermit(Permit, eq=False, gc=False, kw_only=True):
-    """A permit whose block is cancelled when its timeout is over: the answer is worthless then.
-
-    Attributes:
-        scope: Around the block, from its place to its end.
-    """
-
-    scope: anyio.CancelScope | None = None
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        left = max(0.0, self.deadline - self.controller.clock())
-        self.scope = anyio.CancelScope(deadline=anyio.current_time() + left)
-        self.scope.__enter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        scope, self.scope = self.scope, None
-        assert scope is not None  # `async with` enters before it leaves
-        try:
-            scope.__exit__(kind, error, traceback)
-        except BaseException as other:
-            self.release(outcome_of(type(other)))
-            raise
-        if scope.cancelled_caught:
-            # uvloop's timers come up to a millisecond early; the time is over all the same.
-            self.deadline = min(self.deadline, self.started)
-            self.release(Outcome.OVERLOAD)
-            raise TimeoutError(f"not answered within {self.timeout:.15g} s, and cancelled")
-        self.release(None if kind is None else outcome_of(kind))

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Final, Literal, Self
 import msgspec
 
 from loadgate import limits
+from loadgate.checks import flag, listed, named, one_of, text
 from loadgate.errors import PolicyError
 from loadgate.limits.settings import real, shown, whole
 from loadgate.rates.spec import Rate
-from loadgate.reading import is_list, is_mapping, read
+from loadgate.reading import read
 from loadgate.shared import Store
 from loadgate.shedding.laws import RuleName
 from loadgate.waiting import Discipline
@@ -48,35 +49,6 @@ _LONG_LIVED = 5.0
 
 # A million slots in a row are 8 MB of table; 1,024 tell a thousand clients apart.
 _MOST_SLOTS = 1 << 20
-
-
-def _one_of(path: str, value: object, known: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise PolicyError(path, f"{shown(value)} is none of {', '.join(known)}")
-
-
-def _text(path: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise PolicyError(path, f"{shown(value)} is not text")
-
-
-def _flag(path: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise PolicyError(path, f"{shown(value)} is neither true nor false")
-
-
-def _named(path: str, value: object) -> None:
-    if not is_mapping(value):
-        raise PolicyError(path, f"{shown(value)} does not map names to values")
-    for name in value:
-        if not isinstance(name, str):
-            raise PolicyError(f"{path}[{shown(name)}]", "is not a name: names are text")
-
-
-def _listed(path: str, value: object) -> tuple[Any, ...]:
-    if not is_list(value):
-        raise PolicyError(path, f"{shown(value)} is not a list")
-    return tuple(value)
 
 
 def _nearest(value: int, low: int, high: int) -> int:
@@ -116,20 +88,20 @@ class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     max_long_lived: int | None = None
 
     def __post_init__(self) -> None:
-        _text("algorithm", self.algorithm)
+        text("algorithm", self.algorithm)
         for name, count in (("initial", self.initial), ("min", self.min), ("max", self.max)):
             if count is not None or name != "initial":
                 whole(name, count, 1, limits.HIGHEST)
-        _one_of("mode", self.mode, _MODES)
+        one_of("mode", self.mode, _MODES)
         if self.max_share is not None:
             real("max_share", self.max_share, 1e-6, 1.0)
         if isinstance(self.long_lived, str):
-            _one_of("long_lived", self.long_lived, ("auto", "never"))
+            one_of("long_lived", self.long_lived, ("auto", "never"))
         else:
             real("long_lived", self.long_lived, 0.1, 3600.0)
         if self.max_long_lived is not None:
             whole("max_long_lived", self.max_long_lived, 0, limits.HIGHEST)
-        _named("options", self.options)
+        named("options", self.options)
         for name in self.options:
             twice = name == "latency_target" and self.latency_target is not None
             if twice or name in _NOT_OPTIONS:
@@ -213,9 +185,9 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def __post_init__(self) -> None:
         real("max_wait", self.max_wait, 0.0, 3600.0)
-        _one_of("discipline", self.discipline, ("default", "fifo", "fair"))
-        _one_of("rule", self.rule, ("survival", "ramp", "budget"))
-        _one_of("mode", self.mode, _MODES)
+        one_of("discipline", self.discipline, ("default", "fifo", "fair"))
+        one_of("rule", self.rule, ("survival", "ramp", "budget"))
+        one_of("mode", self.mode, _MODES)
         if self.max_queue is not None:
             real("max_queue", self.max_queue, 0.0, 1e9)
         if self.max_depth is not None:
@@ -228,7 +200,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             real("max_refused", self.max_refused, 0.0, 1.0)
             if self.max_refused == 0.0:
                 raise PolicyError("max_refused", "0 would refuse nobody; use mode = 'observe'")
-        _text("fair_by", self.fair_by)
+        text("fair_by", self.fair_by)
         for name, count in (("fair_slots", self.fair_slots), ("fair_hand", self.fair_hand)):
             if type(count) is not int:
                 raise PolicyError(name, f"{shown(count)} is not a whole number")
@@ -272,7 +244,7 @@ class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     mode: Mode = "enforce"
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, _MODES)
+        one_of("mode", self.mode, _MODES)
         if self.max_lag is not None:
             real("max_lag", self.max_lag, 0.01, 60.0)  # 0.01: two ticks of the loop's watch
         if self.max_memory is not None and self.max_memory != "container":
@@ -320,11 +292,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         ):
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
                 raise PolicyError(path, f"{shown(value)} is not a {kind.__name__}")
-        _flag("cancel", self.cancel)
-        _flag("enabled", self.enabled)
-        _named("reserve", self.reserve)
-        msgspec.structs.force_setattr(self, "rates", _listed("rates", self.rates))
-        msgspec.structs.force_setattr(self, "priorities", _listed("priorities", self.priorities))
+        flag("cancel", self.cancel)
+        flag("enabled", self.enabled)
+        named("reserve", self.reserve)
+        msgspec.structs.force_setattr(self, "rates", listed("rates", self.rates))
+        msgspec.structs.force_setattr(self, "priorities", listed("priorities", self.priorities))
         seen: set[str] = set()
         for index, rate in enumerate(self.rates):
             if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
@@ -372,9 +344,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             OSError: The file cannot be read.
             PolicyError: It is not TOML, or a setting is wrong.
         """
-        text = Path(path).read_bytes()
+        content = Path(path).read_bytes()
         try:
-            mapping = tomllib.loads(text.decode())
+            mapping = tomllib.loads(content.decode())
         except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
             raise PolicyError("", f"{path} is not TOML: {error}") from error
         except RecursionError:

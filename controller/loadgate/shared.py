@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from loadgate.checks import one_of
 from loadgate.decisions import Outcome, Quota, Refuse
 from loadgate.errors import PolicyError, UsageError
 from loadgate.limits.settings import real, shown
@@ -92,15 +93,15 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         _text("secret", self.secret)
         if not self.secret.startswith("env:"):
             _long_enough(self.secret)
-        _one_of("mode", self.mode, _MODES)
+        one_of("mode", self.mode, _MODES)
         if self.on_failure is not None:
-            _one_of("on_failure", self.on_failure, ON_FAILURE)
+            one_of("on_failure", self.on_failure, ON_FAILURE)
         if not isinstance(self.overrides, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
             raise PolicyError("overrides", f"{shown(self.overrides)} does not map rates to choices")
         for name, choice in self.overrides.items():
             if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # from users
                 raise PolicyError(f"overrides[{shown(name)}]", "is not the name of a rate")
-            _one_of(f"overrides.{name}", choice, ON_FAILURE)
+            one_of(f"overrides.{name}", choice, ON_FAILURE)
         real("budget", self.budget, 0.001, 1.0)
         real("lease", self.lease, 0.2, 60.0)
         if self.share is not None and not real("share", self.share, 0.0, 1.0):
@@ -163,11 +164,6 @@ def _text(path: str, value: object) -> None:
     if not isinstance(value, str):
         # Not shown: it may be a secret in the wrong place.
         raise PolicyError(path, f"must be text, not {type(value).__name__}")
-
-
-def _one_of(path: str, value: object, known: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise PolicyError(path, f"{shown(value)} is none of {', '.join(known)}")
 
 
 def _long_enough(secret: str) -> None:
