@@ -49,7 +49,7 @@ STAIRCASE = [
     {"entrance"},
     {"places"},
     {"turns"},
-    {"admission", "policy", "signals", "memory", "brakes", "owner"},
+    {"admission", "policy", "signals", "memory", "brakes", "owner", "steady"},
     {"making"},
     {"permit", "asked", "asking_store", "looking", "cancelling"},
     {"controller", "guard", "snapshots", "wiring"},

@@ -42,7 +42,8 @@ class AdmissionController(Wiring):
 
     Args:
         policy: What to enforce; the default has no rates and an adaptive limit.
-        clock: Monotonic seconds. Change it only in tests.
+        clock: Seconds. Change it only in tests. After a step back, as `time.time` may make one,
+            time goes on from where it was.
         draw: Numbers in [0, 1). Change it only in tests.
         name: How metrics and logs call this controller.
         gauges: What else says that the service is full, by name: functions without arguments

@@ -20,6 +20,7 @@ from loadgate.rates.group import RateSet
 from loadgate.shared import SharedRates, connect
 from loadgate.shedding.readiness import Readiness
 from loadgate.signals import LoopWatch
+from loadgate.steady import steady
 from loadgate.telemetry import EDGES, WAIT_EDGES, Telemetry, with_edges
 
 _NEVER: Final = float("inf")
@@ -60,7 +61,9 @@ class Wiring:
                 "file, Policy.from_mapping(mapping) takes plain data"
             )
         self.name = name
-        self.clock = clock
+        self.clock = steady(clock)
+        # A clock that is turned by hand jumps when the loop does not.
+        self._virtual = bool(getattr(clock, "virtual", False))
         self.draw = draw
         self.owner = Owner(name)
         queue = self.policy.queue
@@ -68,7 +71,7 @@ class Wiring:
             with_edges(EDGES, self.policy.concurrency.latency_target),
             with_edges(WAIT_EDGES, queue.max_wait, queue.max_wait / 2),
         )
-        self.telemetry.begin(clock())
+        self.telemetry.begin(self.clock())
         self.admission: Admission = make_admission(self.policy, self.telemetry, draw=draw())
         self.brakes = Brakes(self.policy.signals, gauges or {}, self._braked)
         self.all_rates: RateSet | None = None
@@ -83,7 +86,7 @@ class Wiring:
         self._bypassed_from = 0
         self._readiness = Readiness()
         self._follow_policy()
-        self.watch = LoopWatch(clock, self._busy, self._stalled, self._ticked)
+        self.watch = LoopWatch(self.clock, self._busy, self._stalled, self._ticked)
         self._drained: anyio.Event | None = None
         self._entered = False
         self._left = False
@@ -191,9 +194,8 @@ class Wiring:
             self._bypassed_from = sum(self.telemetry.admitted)
             admission.bypass(on, self.clock())
         self.rates = None if on else self.all_rates
-        # A clock that is turned by hand jumps when the loop does not.
         signals = self.policy.signals
-        watched = signals.mode != "off" and not on and not getattr(self.clock, "virtual", False)
+        watched = signals.mode != "off" and not on and not self._virtual
         self.max_lag = signals.max_lag if watched and signals.max_lag is not None else _NEVER
         self._more_to_see = watched and (signals.max_memory is not None or self.brakes.gauged)
         self._set_look_after()
