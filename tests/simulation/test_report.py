@@ -14,6 +14,7 @@ from loadgate.integrations.cli.simulate import simulate, uncounted
 from loadgate.policy import Policy, Rate
 from loadgate.simulation import plots, report, run, scenario
 from loadgate.simulation.compare import Candidate, Comparison, compare
+from loadgate.simulation.figures import percent, points, seconds
 from loadgate.simulation.verdict import verdict
 
 DAY: dict[str, Any] = {
@@ -106,6 +107,38 @@ def test_equal_seeds_give_equal_pictures(compared: Comparison, pictures: dict[st
     day = scenario.from_mapping(DAY)
     again = compare(day, [result.candidate for result in compared.results], [1, 2, 3])
     assert plots.draw(again) == pictures
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "said"),
+    [
+        (1.0, 1, "100.0%"),
+        (1.0 - 1e-16, 1, "100.0%"),
+        (0.9996, 1, ">99.9%"),
+        (0.9994, 1, "99.9%"),
+        (0.997, 1, "99.7%"),
+        (0.997, 0, ">99%"),
+        (0.0, 1, "0.0%"),
+        (0.0004, 1, "<0.1%"),
+        (0.004, 0, "<1%"),
+        (0.5, 0, "50%"),
+    ],
+)
+def test_a_share_that_is_not_all_or_nothing_is_never_written_as_if_it_were(
+    share: float, digits: int, said: str
+) -> None:
+    assert percent(share, digits) == said
+
+
+def test_half_an_interval_and_a_short_time_are_never_written_as_nothing() -> None:
+    assert (points(0.0), points(0.0002), points(0.012)) == ("0.1", "0.1", "1.2")
+    assert [seconds(t) for t in (0.0, 0.0004, 0.0095, 0.25, 2.0)] == [
+        "0 ms", "0.4 ms", "10 ms", "250 ms", "2.00 s",
+    ]  # fmt: skip
+
+
+def test_a_column_with_next_to_nothing_is_shown() -> None:
+    assert report.worth_showing(("late", "429"), [("<0.1%", "0.0%")]) == [0]
 
 
 # -- the command -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter
 
 from loadgate.decisions import Reason
 from loadgate.simulation.compare import Comparison, Result
+from loadgate.simulation.figures import percent
 from loadgate.simulation.laws import Floats
 from loadgate.simulation.results import phases
 from loadgate.simulation.summary import ClassSummary, Summary
@@ -234,7 +235,7 @@ def _clients(comparison: Comparison) -> Figure:
                 axes.text(
                     left + 0.5 * share,
                     row,
-                    f"{share:.0f} %",
+                    f"{percent(share / 100.0, 0)[:-1]} %",
                     ha="center",
                     va="center",
                     fontsize=8.0,

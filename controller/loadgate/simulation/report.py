@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from loadgate.simulation.compare import Comparison, Result
+from loadgate.simulation.figures import percent, points, seconds
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -79,7 +80,7 @@ def class_rows(comparison: Comparison) -> list[tuple[str, ...]]:
                 sum(c.late for c in classes),
                 sum(c.gave_up for c in classes),
             )
-            shares = (f"{part / arrivals:.1%}" for part in parts)
+            shares = (percent(part / arrivals) for part in parts)
             p99 = result.mean(lambda run, i=index: run.classes[i].p99)  # type: ignore[misc]  # a default binds it
             found.append((each.name, result.label, *shares, seconds(p99)))
     return found
@@ -118,17 +119,10 @@ def write(
     return written
 
 
-def seconds(value: float) -> str:
-    """A time as people write it."""
-    if value != value:
-        return "-"
-    return f"{value * 1000:.0f} ms" if value < 1.0 else f"{value:.2f} s"
-
-
 def _row(result: Result) -> tuple[str, ...]:
     def share(name: str) -> str:
         mean, half = result.share(lambda run: getattr(run.whole, name))
-        return f"{mean:.1%}" + (f" ±{100.0 * half:.1f}" if half and name == "good" else "")
+        return percent(mean) + (f" ±{points(half)}" if half and name == "good" else "")
 
     return (
         result.label,

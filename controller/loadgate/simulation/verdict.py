@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadgate.simulation.compare import Comparison, Result
+from loadgate.simulation.figures import percent, points, seconds
 from loadgate.simulation.results import phases
 
 # Below this share of the possible a phase is worth a sentence of its own.
@@ -27,9 +28,9 @@ def _winner(comparison: Comparison) -> str:
             f"{first.label} and {second.label} answer equally many requests in time {over}; "
             "choose between them by latency, or by what is simpler."
         )
-    sure = f" (± {half:.1%})" if half else "; run more seeds to be sure"
+    sure = f" (± {points(half)}%)" if half else "; run more seeds to be sure"
     return (
-        f"{first.label} answers most requests in time: {lead:.1%} of all arrivals more than "
+        f"{first.label} answers most requests in time: {percent(lead)} of all arrivals more than "
         f"{second.label} {over}{sure}."
     )
 
@@ -44,24 +45,30 @@ def _about(comparison: Comparison, result: Result) -> list[str]:
     late, _ = result.share(lambda run: run.whole.late + run.whole.gave_up)
     p99 = result.mean(lambda run: run.whole.p99)
     said = [
-        f"{result.label}: {good:.1%} of all requests were answered in time; "
-        f"{'everyone' if possible >= 0.999 else f'at most {possible:.1%}'} could have been, "
-        f"so it made {min(good / possible, 1.0):.0%} of the possible."
+        f"{result.label}: {percent(good)} of all requests were answered in time; "
+        f"{'everyone' if possible >= 0.999 else f'at most {percent(possible)}'} could have been, "
+        f"so it made {percent(min(good / possible, 1.0))} of the possible."
     ]
     if refused > 0.0005:
-        said.append(f"It refused {refused:.1%} because the service was full.")
+        said.append(f"It refused {percent(refused)} because the service was full.")
     if limited > 0.0005:
-        said.append(f"Rates refused {limited:.1%} because a client asked for more than its share.")
+        said.append(
+            f"Rates refused {percent(limited)} because a client asked for more than its share."
+        )
     needless = refused + limited - (1.0 - possible)
     if needless > 0.005:
-        said.append(f"{needless:.1%} were refused though the service could have answered them.")
+        said.append(
+            f"{percent(needless)} were refused though the service could have answered them."
+        )
     if late > 0.005:
-        said.append(f"{late:.1%} were answered too late or not at all: they cost work for nothing.")
+        said.append(
+            f"{percent(late)} were answered too late or not at all: they cost work for nothing."
+        )
     slos = [client.slo or scenario.slo for client in scenario.clients]
     if p99 == p99:
         inside = "within" if p99 <= min(slos) else "beyond"
         said.append(
-            f"The p99 of all answers was {_time(p99)}, {inside} the SLO of {_time(min(slos))}."
+            f"The p99 of all answers was {seconds(p99)}, {inside} the SLO of {seconds(min(slos))}."
         )
     said += _phases(comparison, result)
     said += _classes(result)
@@ -70,7 +77,7 @@ def _about(comparison: Comparison, result: Result) -> list[str]:
         said.append(f"Clients made {attempts:.2f} attempts for each request.")
     wasted = result.mean(lambda run: run.wasted)
     if wasted > 0.01:
-        said.append(f"{wasted:.0%} of the service's time went to clients who had left.")
+        said.append(f"{percent(wasted, 0)} of the service's time went to clients who had left.")
     return said
 
 
@@ -82,7 +89,7 @@ def _phases(comparison: Comparison, result: Result) -> list[str]:
         possible = comparison.possible[index]
         got = sum(run.by_phase[index] for run in result.runs) / len(result.runs)
         if possible > 0.0 and got < _POOR * possible:
-            poor.append(f"{got / possible:.0%} in {stretch.name!r}")
+            poor.append(f"{percent(got / possible, 0)} in {stretch.name!r}")
     return [f"It fell short of the possible in: {', '.join(poor)}."] if poor else []
 
 
@@ -103,9 +110,6 @@ def _classes(result: Result) -> list[str]:
     if shares[best] - shares[worst] <= _UNEQUAL:
         return []
     return [
-        f"Of {best!r} {shares[best]:.0%} were answered in time, of {worst!r} {shares[worst]:.0%}."
+        f"Of {best!r} {percent(shares[best])} were answered in time, "
+        f"of {worst!r} {percent(shares[worst])}."
     ]
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"
