@@ -1,9 +1,9 @@
 """Which faults of Hypercorn 0.18 would let one client harm all others? They are mended here.
 
-Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes four things:
+Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes five things:
 an upgrade to cleartext HTTP/2 is ignored, `CONNECT` is refused, what a WebSocket client says early
-is kept, and an HTTP/2 client that left before its answer leaves nothing behind. On trio a
-connection that fails does not end the process.
+is kept, an HTTP/2 client that left before its answer leaves nothing behind, and a connection ends
+with its client. On trio a connection that fails does not end the process.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Mended:
     """To be inherited before Hypercorn's `TCPServer`, of either kind."""
 
     _protocol: Any
+    _over = False
 
     @property
     def protocol(self) -> Any:
@@ -53,6 +54,18 @@ class Mended:
         # would wait in `send` for ever, and the connection for the application.
         for buffer in list(getattr(self.protocol.protocol, "stream_buffers", {}).values()):
             await buffer.close()
+        # Nobody will ask for anything more: without this the connection would stay, with all that
+        # hangs on it, until the time for the next request is over.
+        self._over = True
+        task: Any = self
+        await task.idle_task.stop()
+
+    async def protocol_send(self, event: Any) -> None:
+        """What the protocol has for the client, or for the connection itself."""
+        if self._over and type(event) is _events.Updated:
+            return  # it would wait for the next request again
+        base: Any = super()
+        await base.protocol_send(event)
 
 
 def mend(flavour: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+import sniffio
+import trio
 
 from loadgate import AdmissionController
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.cli.bind import bind, url
+from loadgate.integrations.door import Door
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
+from tests.integrations.serving import Http1, Http2
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +68,49 @@ async def test_a_server_runs_until_it_is_told_to_stop_and_leaves_the_loop_in_ord
             await anyio.sleep_forever()
     assert scope.cancelled_caught
     assert controller.snapshot().finished["success"] == 1
+
+
+def living() -> int:
+    """Tasks of the running loop."""
+    if sniffio.current_async_library() == "trio":
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["no door", "a door"])
+@pytest.mark.parametrize("kind", [Http1, Http2])
+async def test_a_connection_ends_with_its_client(kind: type[Http1 | Http2], behind: bool) -> None:
+    listening, stop = anyio.Event(), anyio.Event()
+    controller = AdmissionController()
+    listener = bind("127.0.0.1:0")
+    port = listener.getsockname()[1]
+    config = BoundConfig(listener, listening.set)
+    config.keep_alive_timeout = 3600.0
+    config.graceful_timeout = 20.0
+    layer = AdmissionMiddleware(app, controller)
+    door = Door(controller) if behind else None
+
+    def ask() -> None:
+        with kind(port) as client:
+            if isinstance(client, Http1):
+                client.send(client.head("GET", "/", None))
+                seen = b""
+                while not seen.endswith(b"\r\n0\r\n\r\n"):
+                    seen += client.socket.recv(65536)
+            else:
+                client.finish(client.request("GET", "/"))
+
+    async with controller, anyio.create_task_group() as group:
+        group.start_soon(run, layer, config, stop.wait, door)
+        with anyio.fail_after(20):
+            await listening.wait()
+            await anyio.wait_all_tasks_blocked()
+            before = living()
+            for _ in range(3):
+                await anyio.to_thread.run_sync(ask)
+            while living() > before:  # noqa: ASYNC110  # there is nothing that tells of it
+                await anyio.sleep(0.002)
+        stop.set()
 
 
 async def test_a_startup_that_fails_is_an_error_with_the_words_of_the_app() -> None:

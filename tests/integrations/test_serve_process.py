@@ -92,6 +92,20 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(
         assert "3 running" in served.log()
 
 
+def test_what_there_is_at_the_start_is_not_searched_for_garbage(tmp_path: Path) -> None:
+    app = """
+import gc
+
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        raise NotImplementedError
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(gc.get_freeze_count()).encode()})
+"""
+    with Served(tmp_path, app=app) as served:
+        assert int(served.get("/").text) > 1000
+
+
 def test_no_answer_is_cut_short_when_a_busy_server_drains(tmp_path: Path) -> None:
     def ask(served: Served) -> list[int]:
         statuses: list[int] = []
