@@ -7,8 +7,8 @@ A `Witness` stands where a `DecisionLog` stands (it is one):
     REGISTRY.register(LoadgateCollector(controller, witness=witness))
 
 Without the ASGI layer, `witness.watch(controller)` sees every refusal of `admit`, `try_admit` and
-`guard`, and the slow ones among those who ended. Beside the layer it adds the latter; no
-refusal is seen twice.
+`guard`, and the slow ones among those who ended. Beside the layer `witness.watch_slow(controller)`
+adds the latter.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class Witness(DecisionLog):
         self._choosing = Lock()
         self.refused_examples: dict[Reason, Example] = {}
         self.slow_examples: dict[int, Example] = {}
+        self._ends = _Ends(self)
 
     def refused(
         self,
@@ -178,6 +179,13 @@ class Witness(DecisionLog):
         It costs a refusal what writing it down costs, and an admitted request about 0.2 µs.
         """
         controller.observe(self)
+
+    def watch_slow(self, controller: AdmissionController) -> None:
+        """See the slow ones among those that `controller` ends, and none that it refuses.
+
+        For use beside the layer, which tells of refusals what the controller does not know.
+        """
+        controller.observe(self._ends)
 
     def on_refused(self, permit: Permit, refusal: Refuse, now: float) -> None:
         """The controller refuses; it calls this."""
@@ -274,6 +282,18 @@ class Witness(DecisionLog):
 
     def _name(self, key: str | bytes) -> str:
         return self._hash(key)[:DIGITS] if key else ANONYMOUS
+
+
+class _Ends:
+    """Hears with `witness` of those who ended, but not of refusals."""
+
+    __slots__ = ("on_ended",)
+
+    def __init__(self, witness: Witness) -> None:
+        self.on_ended = witness.on_ended
+
+    def on_refused(self, permit: Permit, refusal: Refuse, now: float) -> None:
+        """Somebody else tells of refusals."""
 
 
 def _finite(value: float) -> float | None:

@@ -27,18 +27,23 @@ class Fit(msgspec.Struct, frozen=True):
     identified: bool = False
     priority: tuple[str, ...] = ()
 
-    def read(self, path: Path) -> Policy:
-        """Read a policy and see that it fits.
+    def read(self, path: Path | None) -> tuple[Policy, PathClasses | None]:
+        """Read a policy, the default one from no file, and see that it fits.
+
+        Returns:
+            It, and the classes of paths, None if no option names any.
 
         Raises:
             PolicyFileError: It cannot be read, is no policy, or does not fit.
+            ValueError: The default policy does not fit.
         """
+        if path is None:
+            return (policy := Policy()), self.check(policy)
         policy = read_policy(path)
         try:
-            self.check(policy)
+            return policy, self.check(policy)
         except ValueError as error:
             raise PolicyFileError(f"{path}: {error}") from None
-        return policy
 
     def check(self, policy: Policy) -> PathClasses | None:
         """Refuse a policy that the options cannot serve.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from loadgate.errors import PolicyError
 from loadgate.integrations.cli.say import why
 from loadgate.policy import Policy
+from loadgate.shared import Store, secret_of
 
 _STEP = re.compile(r"(?P<name>[^.\[\]]+)(\[(?P<index>\d+)\])?")
 
@@ -17,13 +19,18 @@ class PolicyFileError(Exception):
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a policy from a TOML file.
+    """Read a policy from a TOML file, and see whether its store can be one.
+
+    What the store reads from variables is looked at if they are set.
 
     Raises:
         PolicyFileError: There is no such file, or it is no policy.
     """
     try:
-        return Policy.from_toml(path)
+        policy = Policy.from_toml(path)
+        if policy.store is not None:
+            _check_store(policy.store)
+        return policy
     except PolicyError as error:
         if not error.path and str(path) in error.problem:
             raise PolicyFileError(error.problem) from None
@@ -32,6 +39,32 @@ def read_policy(path: Path) -> Policy:
         raise PolicyFileError(f"{place}: {error}") from None
     except OSError as error:
         raise PolicyFileError(f"{path}: cannot be read: {why(error)}") from None
+
+
+def _check_store(store: Store) -> None:
+    """See whether URL and secret mean something, as far as they are known here.
+
+    Raises:
+        PolicyError: One of them does not.
+    """
+    try:
+        from loadgate.integrations.redis.url import parse
+    except ModuleNotFoundError:
+        return  # nothing here could ask a store anyway; whoever has to says what is missing
+    try:
+        if _is_known(store.secret):
+            secret_of(store)
+        if _is_known(store.url):
+            parse(os.environ[store.url[4:]] if store.url.startswith("env:") else store.url)
+    except PolicyError as error:
+        named = getattr(store, error.path)
+        problem = f"{named}: {error.problem}" if named.startswith("env:") else error.problem
+        raise PolicyError(f"store.{error.path}", problem) from None
+
+
+def _is_known(text: str) -> bool:
+    """Whether `text` is written out, or the variable that it names is set."""
+    return not text.startswith("env:") or bool(os.environ.get(text[4:]))
 
 
 def _line_of(text: str, path: str) -> int | None:

@@ -116,6 +116,8 @@ class Process:
             log=layer.get("log"),
         )
         witness = service.witness
+        if witness is not None:
+            witness.watch_slow(self._controller)
         collector = LoadgateCollector(
             self._controller, witness=witness, decisions=DecisionTimer(self._controller)
         )
@@ -256,7 +258,7 @@ class Process:
             log.warning("SIGHUP: there is no policy file to read (--policy)")
             return
         try:
-            policy = self._service.fit.read(path)
+            policy, _ = self._service.fit.read(path)
             difference = changes(self._controller.policy, policy)
             await self._controller.apply(policy)
             # Nothing has run in between: no request meets the new rates with the old keys.

@@ -209,6 +209,50 @@ def test_a_store_is_said_in_words_and_what_it_lacks_in_the_environment_is_noted(
     assert run(capsys, monkeypatch, file)[2] == ""
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("url = 'redis://cache:99999'", "7: store.url: 'cache:99999' is not host:port"),
+        ("url = 'rdis://cache'", "7: store.url: scheme 'rdis' is unknown; write redis://"),
+        ("url = 'redis://:hunter2@a,b'", "7: store.url: several hosts need redis+cluster://"),
+        ("url = 'redis://u:hunter2@a?tls=1'", "7: store.url: option 'tls' is unknown"),
+        ("url = 'env:STORE_URL'", "7: store.url: env:STORE_URL: the database must be a number"),
+        ("secret = 'env:STORE_SECRET'", "8: store.secret: env:STORE_SECRET: must have at least"),
+    ],
+)
+def test_a_store_that_cannot_be_one_is_named_with_its_line(
+    setting: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STORE_URL", "redis://:hunter2@cache/zero")
+    monkeypatch.setenv("STORE_SECRET", "hunter2")
+    file = tmp_path / "policy.toml"
+    lines = ["url = 'redis://cache'", "secret = '0123456789abcdef'"]
+    lines[setting.startswith("secret")] = setting
+    text = "\n[[rates]]\nname = 'a'\nrate = '1/s'\nshared = true\n[store]\n" + "\n".join(lines)
+    file.write_text(text)
+    code, out, err = run(capsys, monkeypatch, file)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"loadgate: {file}:{said}")
+    assert len(err.splitlines()) == 1
+    assert "hunter2" not in err
+
+
+def test_that_a_store_could_not_be_looked_at_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "coredis", None)
+    file = tmp_path / "policy.toml"
+    file.write_text("[store]\nurl = 'redis://a'\nsecret = '0123456789abcdef'\n")
+    code, _, err = run(capsys, monkeypatch, file)
+    assert code == 0
+    assert err.startswith("note: what shared rates need is not installed here")
+    assert "pip install 'loadgate[redis]'" in err
+
+
 def test_a_store_that_nothing_uses_is_said_so(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text("[store]\nurl = 'redis://u:hunter2@a:1/0'\nsecret = '0123456789abcdef'\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integrations.served import APP, Served
+from tests.integrations.served import APP, Served, living
 from tests.programs import PATIENCE
 
 BACKENDS = ["uvloop", "asyncio", "trio"]
@@ -254,6 +254,46 @@ def test_an_app_that_brings_the_layer_too_is_warned_of_once(tmp_path: Path) -> N
         assert served.get("/work").status_code == 200
         assert served.log().count("the app brings its own AdmissionMiddleware") == 1
         assert served.log().count("One client may hold every place") == 1
+
+
+TRACED = """
+import anyio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+trace.set_tracer_provider(TracerProvider())
+tracer = trace.get_tracer("app")
+
+async def app(scope, receive, send):
+    with tracer.start_as_current_span("work") as span:
+        await anyio.sleep(1.01)  # a second is slow
+        body = b"%032x" % span.get_span_context().trace_id
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+"""
+
+
+@pytest.mark.parametrize("backend", ["uvloop", "trio"])
+def test_a_slow_request_of_an_app_that_traces_is_an_exemplar(tmp_path: Path, backend: str) -> None:
+    with Served(tmp_path, "--backend", backend, app=living(TRACED)) as served:
+        trace = served.get("/").text
+        page = httpx.get(
+            f"{served.ops}/metrics",
+            headers={"accept": "application/openmetrics-text"},
+            timeout=PATIENCE,
+        )
+    (line,) = (line for line in page.text.splitlines() if f'trace_id="{trace}"' in line)
+    assert line.startswith("loadgate_latency_seconds_bucket")
+
+
+def test_that_there_is_no_door_on_trio_is_said_once_unless_none_is_wanted(tmp_path: Path) -> None:
+    for options, times in (
+        (["--backend", "trio"], 1),
+        (["--backend", "trio", "--door", "off"], 0),
+        (["--backend", "asyncio"], 0),
+    ):
+        with Served(tmp_path, *options) as served:
+            assert served.log().count("there is no door on trio") == times
 
 
 def test_an_app_whose_startup_fails_ends_the_process_with_its_message(tmp_path: Path) -> None:

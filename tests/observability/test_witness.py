@@ -263,6 +263,32 @@ async def test_slow_requests_of_a_controller_are_examples_without_a_layer(trace:
     assert len(witness.slow_examples) == 2, "another policy does not forget who watches"
 
 
+@pytest.mark.anyio
+async def test_beside_the_layer_slow_requests_are_added_and_refusals_stay_the_layers(
+    trace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = VirtualClock()
+    controller = AdmissionController(
+        Policy(rates=[Rate("per-client", limit=1, per=3600.0)]), clock=clock
+    )
+    witness = Witness()
+    witness.watch_slow(controller)
+    witness.watch_slow(controller)  # harmless
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        clock.advance(2.0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    layer = AdmissionMiddleware(app, controller, log=witness)
+    assert [(await call(layer)).status for _ in range(2)] == [200, 429]
+    (example,) = witness.slow_examples.values()
+    assert (example.trace_id, example.value) == (trace, 2.0)
+    assert len(witness.sightings()) == 1
+    assert "algorithm=token-bucket" in caplog.text  # which only the layer knows
+
+
 def test_a_scrape_in_another_thread_disturbs_nothing_and_is_not_disturbed() -> None:
     controller = AdmissionController()
     witness = Witness(logs=False, top=5)
