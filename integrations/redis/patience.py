@@ -39,6 +39,11 @@ class Patience:
         self._flights.pop(number, None)
 
     @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self._flights
+
+    @property
     def flying(self) -> int:
         """Questions in calls under way."""
         return sum(len(batch) for _, batch in self._flights.values())

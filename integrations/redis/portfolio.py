@@ -30,13 +30,14 @@ class Portfolio:
         shares: All shared rates, by name.
         active: Those that are not switched off.
         lone: The leases of the only rate, if it is a plain one: most decisions are about it.
+        plain: The only rate, if it is a plain one that is asked about strictly.
         nodes: Processes that share them, as far as known.
         leased: Decisions against leases that were given up since.
     """
 
     __slots__ = (
         "_clock", "_keys", "_link", "_process", "_store",
-        "active", "leased", "lone", "nodes", "shares",
+        "active", "leased", "lone", "nodes", "plain", "shares",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +53,7 @@ class Portfolio:
         self.shares: dict[str, Share] = {}
         self.active: list[Share] = []
         self.lone: Leases | None = None
+        self.plain: Share | None = None
 
     def follow(self, policy: Policy, now: float) -> None:
         """Go on under the rates of another policy.
@@ -63,7 +65,7 @@ class Portfolio:
         if not any(rate.shared for rate in policy.rates):
             for share in self.shares.values():
                 self._leave(share)
-            self.shares, self.active, self.lone = {}, [], None
+            self.shares, self.active, self.lone, self.plain = {}, [], None, None
             return
         if store is None or (store.url, store.secret, store.prefix, store.budget) != (
             known.url, known.secret, known.prefix, known.budget,
@@ -83,10 +85,12 @@ class Portfolio:
         self._store = store
         self.shares = shares
         self.active = [share for share in shares.values() if share.rate.mode != "off"]
-        self.lone = None
-        if len(self.active) == 1:
+        self.lone = self.plain = None
+        if len(self.active) == 1 and self.active[0].by_text:
             only = self.active[0]
-            self.lone = only.leases if only.by_text else None
+            self.lone = only.leases
+            if only.leases is None and only.flag == ENFORCE and not only.log:
+                self.plain = only
 
     def _share(self, rate: Rate, store: Store, part: float, now: float) -> Share:
         share = self.shares.get(rate.name)
