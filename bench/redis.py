@@ -69,10 +69,6 @@ NOTHING_SCRIPT: Final = Script(NOTHING_AT_ALL, sha1(NOTHING_AT_ALL.encode()).hex
 DECIDE: Final = Script.read("decide.lua")
 
 
-# Made once: as an expression it is built anew with each decision.
-DECIDED: Final = Charge | Refuse
-
-
 class Row(msgspec.Struct):
     """One contender at one number of tasks: seconds per decision, the best round of each."""
 
@@ -189,7 +185,7 @@ async def asking(
 
     async def decide(client: str) -> None:
         answer = store.ask(client, 1.0, time.monotonic())
-        if not isinstance(answer, DECIDED):
+        if not isinstance(answer, Charge) and not isinstance(answer, Refuse):
             answer = await store.answer(answer)
         assert isinstance(answer, Charge)
         assert answer.source == "store"
@@ -215,7 +211,7 @@ async def local(server: Server, rounds: int) -> tuple[float, float]:
         for number in range(20 * rounds):
             for client in clients:  # everybody has a lease, and is used to asking for much
                 answer = store.ask(client, 1.0, time.monotonic())
-                if not isinstance(answer, DECIDED):
+                if not isinstance(answer, Charge) and not isinstance(answer, Refuse):
                     await store.answer(answer)
             await anyio.sleep(0.01)
             began = time.perf_counter()
