@@ -1,11 +1,14 @@
-"""What does ``loadgate watch`` do? Look at a served process again and again, and draw it."""
+"""What does ``loadgate watch`` do? Look at a served process again and again, and draw or tell."""
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from loadgate.integrations.cli.say import FAILED, fail
+from loadgate.integrations.console.lines import Lines
 from loadgate.integrations.console.status import FORMAT, Status
 from loadgate.integrations.console.terminal import Watch
 
@@ -51,28 +55,59 @@ def watch(
         int, typer.Option(min=0, help="End after so many looks and leave the last; 0 never ends.")
     ] = 0,
 ) -> None:
-    """Draw a served process: limit, queue, latency, refusals and their reasons."""
+    """Draw a served process: limit, queue, latency, refusals and their reasons.
+
+    Where there is no terminal it writes one line for each look.
+    """
     address = address_of(url)
-    console = Console()
-    drawn = Watch()
     try:
-        drawn.add(look(address, token))
+        first = look(address, token)
     except LookError as error:
         fail(f"{url} shows nothing: {error}", FAILED)
+    looks_after = _again(address, token, every, looks)
+    console = Console()
+    try:
+        if console.is_terminal:
+            _draw(console, first, looks_after, whole=not looks)
+        else:
+            _write(first, looks_after)
+    except KeyboardInterrupt:
+        pass  # that is how one leaves
+    except BrokenPipeError:
+        # Whoever read has gone, as `head` does. Python would complain once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _again(address: str, token: str, every: float, looks: int) -> Iterator[Status | str]:
+    """Look again and again; a look that failed is told as text."""
     count = 1
-    with Live(drawn.screen(), console=console, screen=not looks, auto_refresh=False) as screen:
+    while count != looks:
+        time.sleep(every)
         try:
-            while count != looks:
-                time.sleep(every)
-                trouble = ""
-                try:
-                    drawn.add(look(address, token))
-                except LookError as error:
-                    trouble = str(error)
-                screen.update(drawn.screen(trouble), refresh=True)
-                count += 1
-        except KeyboardInterrupt:
-            pass  # that is how one leaves
+            yield look(address, token)
+        except LookError as error:
+            yield str(error)
+        count += 1
+
+
+def _draw(console: Console, first: Status, looks: Iterator[Status | str], *, whole: bool) -> None:
+    """Draw in the terminal, on the whole screen or below what stands there."""
+    drawn = Watch()
+    drawn.add(first)
+    with Live(drawn.screen(), console=console, screen=whole, auto_refresh=False) as screen:
+        for seen in looks:
+            trouble = seen if isinstance(seen, str) else ""
+            if not isinstance(seen, str):
+                drawn.add(seen)
+            screen.update(drawn.screen(trouble), refresh=True)
+
+
+def _write(first: Status, looks: Iterator[Status | str]) -> None:
+    """Write a line for each look."""
+    lines = Lines()
+    print(lines.add(first), flush=True)
+    for seen in looks:
+        print(lines.trouble(seen) if isinstance(seen, str) else lines.add(seen), flush=True)
 
 
 def address_of(given: str) -> str:

@@ -106,7 +106,7 @@ def warnings(policy: Policy) -> list[str]:
         )
     if policy.queue.max_refused is not None:
         found.append(
-            f"At most {policy.queue.max_refused:.0%} of the arrivals are refused "
+            f"At most {100.0 * policy.queue.max_refused:.10g}% of the arrivals are refused "
             "(queue.max_refused): beyond that everyone is let through, which disables protection "
             "when it is needed most."
         )

@@ -229,10 +229,12 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share."""
-    return (
-        "-" if value is None else f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
-    )
+    """A share; nearly all is not all."""
+    if value is None:
+        return "-"
+    if 0.995 <= value < 1.0:
+        return ">99 %"
+    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
 
 
 def seconds(value: float | None) -> str:

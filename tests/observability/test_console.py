@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from io import StringIO
 
@@ -14,10 +16,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, RateLimited
+from loadgate.integrations.console.lines import Lines
 from loadgate.integrations.console.live import DATA, PAGE, Live, is_local, page
 from loadgate.integrations.console.reading import between, quantile
 from loadgate.integrations.console.status import Counts, Status, StoreLook, status_of
-from loadgate.integrations.console.terminal import Watch, lasting, spark, when
+from loadgate.integrations.console.terminal import Watch, lasting, percent, spark, when
 from loadgate.integrations.witness import Witness
 from loadgate.testing import VirtualClock
 
@@ -223,6 +226,43 @@ async def test_the_terminal_takes_names_as_they_are_and_warns(story: Story) -> N
     ):  # fmt: skip
         assert expected in text, text
     assert "\x1b" not in text
+
+
+@pytest.mark.anyio
+async def test_a_pipe_gets_one_line_for_each_look(story: Story) -> None:
+    lines = Lines(wall=lambda: 1_700_000_000.0)
+    at = time.strftime("time=%Y-%m-%dT%H:%M:%S ", time.localtime(1_700_000_000.0))
+    assert lines.add(story.before) == at + "name=checkout limit=2 in_flight=0 waiting=0"
+    assert lines.add(story.after) == at + (
+        "name=checkout limit=2 in_flight=0.8 waiting=0 saturated=0.4 asked=0.4 admitted=0.3 "
+        "done=0.3 p50=3.12 p99=4.96 stalled=0 refused_rate=0.1"
+    )
+    assert lines.trouble('no "answer"') == at + r'trouble="no \"answer\""'
+    # Another process answers: its counters say nothing about what has happened since.
+    assert lines.add(story.before) == at + "name=checkout limit=2 in_flight=0 waiting=0"
+
+
+@pytest.mark.anyio
+async def test_a_line_says_what_is_out_of_the_ordinary_and_can_be_cut_at_spaces(
+    story: Story,
+) -> None:
+    lines = Lines()
+    lines.add(odd(story.before_end))
+    line = lines.add(msgspec.structs.replace(odd(story.after, at=1.0), mode="observe"))
+    assert line.endswith(" mode=observe bypassing=1 brake=0.5 store=open")
+    assert f" name={json.dumps(ODD)} " in line
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (None, "-"), (0.0, "0 %"), (0.0004, "0.04 %"), (0.55, "55 %"), (0.994, "99 %"),
+        (0.997, ">99 %"), (1.0, "100 %"),
+    ],
+)  # fmt: skip
+def test_nearly_all_is_not_drawn_as_all(share: float | None, said: str) -> None:
+    assert percent(share) == said
 
 
 def test_how_long_it_runs_is_told_in_two_units() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import subprocess
 import sys
 import time
@@ -169,9 +172,12 @@ def test_the_page_comes_with_a_policy_that_fits_it(served: Served) -> None:
     assert httpx.get(f"{served.ops}/live.json", headers={"host": "evil.example"}).status_code == 403
 
 
+WATCH = [sys.executable, "-m", "loadgate.integrations.cli", "watch"]
+
+
 def watch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "loadgate.integrations.cli", "watch", *arguments],
+        [*WATCH, *arguments],
         cwd=ROOT / "controller",
         capture_output=True,
         text=True,
@@ -181,11 +187,55 @@ def watch(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_loadgate_watch_draws_it(served: Served, statuses: dict[int, int]) -> None:
+    terminal, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [*WATCH, served.ops, "--every", "0.2", "--looks", "3"],
+            cwd=ROOT / "controller", stdout=theirs, env=os.environ | {"TERM": "xterm"},
+        ) as process:  # fmt: skip
+            os.close(theirs)
+            drawn = _all_of(terminal)
+            assert process.wait(PATIENCE) == 0
+    finally:
+        os.close(terminal)
+    assert "loadgate default" in drawn
+    assert "asked each second" in drawn
+    assert "last refusals" in drawn
+
+
+def _all_of(terminal: int) -> str:
+    """What a terminal gets until whoever writes has gone."""
+    found = b""
+    while True:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # that is how Linux says it
+            data = b""
+        if not data:
+            return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", found.decode())
+        found += data
+
+
+def test_loadgate_watch_writes_lines_into_a_pipe(served: Served, statuses: dict[int, int]) -> None:
     done = watch(served.ops, "--every", "0.2", "--looks", "3")
-    assert done.returncode == 0, done.stderr
-    assert "loadgate default" in done.stdout
-    assert "asked each second" in done.stdout
-    assert "last refusals" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("time=2") and " name=default limit=2 " in line for line in lines)
+    assert all(" asked=" in line for line in lines[1:])
+
+
+def test_loadgate_watch_ends_when_nobody_reads_its_lines(served: Served) -> None:
+    with subprocess.Popen(
+        [*WATCH, served.ops, "--every", "0.1"],
+        cwd=ROOT / "controller", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("time=")
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == ""
 
 
 def test_loadgate_watch_takes_an_address_as_bind_does(served: Served) -> None:
