@@ -266,12 +266,8 @@ async def print_real(factor: float, seconds: float, policy: Path) -> None:
     wide, narrow = "10.{low}.{high}.7", "10.0.{high}.{low}"
     # The door refuses before HTTP begins, so it cannot tell a user from a bot.
     options = ("--identify", "bench.botnet_who:identify", "--no-log-refusals", "--door", "off")
-    # The load plays the reverse proxy, as the identity function expects.
-    strip = ("--trusted-proxy", "127.0.0.1")
-    behind = guarded(APP, policy, options)
-    at = behind.command.index(strip[0])
-    command = behind.command[:at] + behind.command[at + len(strip) :]
-    policed = Launch(command, behind.url, behind.stats)
+    # The identity function believes the load, which plays the reverse proxy.
+    policed = guarded(APP, policy, options, trusting=False)
     for what, launch, bot in (
         ("bare server, a thousand networks", bare(APP, "/ready"), wide),
         ("loadgate, four networks of one operator", policed, narrow),

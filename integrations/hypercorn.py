@@ -124,19 +124,39 @@ async def _serve(
 
 
 def _observed(app: Any, config: BoundConfig) -> Any:
-    """`app`, and what it says when its startup fails."""
+    """`app`, and what it says when its startup fails.
+
+    An app that returns from its lifespan has none, or has forgotten to stay: what it has left
+    unanswered is answered for it. (Hypercorn on trio would end with an error of its own.)
+    """
 
     async def observed(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
             await app(scope, receive, send)
             return
+        unanswered = ""
+        over = False
+
+        async def heard() -> Any:
+            nonlocal unanswered, over
+            message = await receive()
+            unanswered = message["type"]
+            over = unanswered == "lifespan.shutdown"
+            return message
 
         async def watched(message: Any) -> None:
+            nonlocal unanswered
+            unanswered = ""
             if message["type"] == "lifespan.startup.failed":
                 config.failure = message.get("message") or "it does not say why"
             await send(message)
 
-        await app(scope, receive, watched)
+        await app(scope, heard, watched)
+        while unanswered or not over:
+            if unanswered:
+                await watched({"type": f"{unanswered}.complete"})
+            else:
+                await heard()
 
     return observed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadgate import Policy
+from tests.integrations.served import Served
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,6 +30,19 @@ def test_the_python_of_the_readme_runs(number: int, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=30
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("backend", ["uvloop", "asyncio", "trio"])
+def test_the_hello_of_the_readme_is_served_and_logs_nothing(backend: str, tmp_path: Path) -> None:
+    (block,) = (text for text in blocks(ROOT / "README.md", "python") if "async def app(" in text)
+    hello = "\n".join(block.splitlines()[:-1])  # "the app above without its last line"
+    (tmp_path / "policy.toml").write_text(blocks(ROOT / "README.md", "toml")[0])
+    with Served(tmp_path, "--policy", "policy.toml", "--backend", backend, app=hello) as served:
+        assert served.get("/").text == "hello\n"
+        served.signal(signal.SIGTERM)
+        assert served.ended() == 0
+        logged = [line for line in served.log().splitlines() if " loadgate.serve: " not in line]
+    assert logged == []
 
 
 def test_the_policy_of_the_readme_is_valid() -> None:

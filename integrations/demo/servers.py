@@ -87,17 +87,26 @@ def bare(app: str = APP, stats: str = "/stats") -> Launch:
     return Launch(command, url, url + stats)
 
 
-def guarded(app: str = APP, policy: Path | None = POLICY, options: Sequence[str] = ()) -> Launch:
+def guarded(
+    app: str = APP,
+    policy: Path | None = POLICY,
+    options: Sequence[str] = (),
+    *,
+    trusting: bool = True,
+) -> Launch:
     """Serve the same app behind loadgate; without a policy, with the default one.
 
-    The load plays the reverse proxy that many clients come through.
+    The load plays the reverse proxy that many clients come through; not `trusting` is for
+    options that say themselves who asks.
     """
     port, metrics_port = free_ports()
     command = [
         sys.executable, "-m", "loadgate.integrations.cli", "serve", app,
         "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{metrics_port}",
-        "--trusted-proxy", "127.0.0.1", *options,
+        *options,
     ]  # fmt: skip
+    if trusting:
+        command += ["--trusted-proxy", "127.0.0.1"]
     if policy is not None:
         command += ["--policy", str(policy)]
     return Launch(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")

@@ -70,6 +70,40 @@ async def test_a_server_runs_until_it_is_told_to_stop_and_leaves_the_loop_in_ord
     assert controller.snapshot().finished["success"] == 1
 
 
+@pytest.mark.parametrize("answered", ["nothing", "the startup", "nothing that it heard"])
+@pytest.mark.parametrize("behind", [False, True], ids=["no door", "a door"])
+async def test_an_app_that_returns_from_its_lifespan_is_served(
+    answered: str, behind: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def brief(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+        elif answered == "the startup":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+        elif answered != "nothing":
+            await receive()
+
+    listener = bind("127.0.0.1:0")
+    address = url(listener)
+    listening, stop = anyio.Event(), anyio.Event()
+    controller = AdmissionController()
+    config = BoundConfig(listener, listening.set)
+    door = Door(controller) if behind else None
+
+    async def ask() -> None:
+        await listening.wait()
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(address)).text == "served"
+        stop.set()
+
+    with anyio.fail_after(20):
+        async with controller, anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await run(brief, config, stop.wait, door)
+    assert caplog.messages == []
+
+
 def living() -> int:
     """Tasks of the running loop."""
     if sniffio.current_async_library() == "trio":
