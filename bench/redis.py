@@ -35,7 +35,7 @@ from loadgate.integrations.redis import RedisStore
 from loadgate.integrations.redis.ask import CHARGE_ONE, Ask
 from loadgate.integrations.redis.coredis_transport import CoredisTransport
 from loadgate.integrations.redis.link import Link
-from loadgate.integrations.redis.transport import Connection, Script, Transport
+from loadgate.integrations.redis.transport import Connection, Reply, Script, Transport
 from loadgate.integrations.redis.units import scale
 from loadgate.integrations.redis.url import parse
 from loadgate.rates.group import RateSet
@@ -139,7 +139,7 @@ class HollowConnection:
         """Make the server remember the script that does nothing."""
         await self._connection.load([NOTHING_SCRIPT, *scripts])
 
-    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
         """Decide nothing."""
         chosen = NOTHING_SCRIPT if script == DECIDE else script
         return await self._connection.call(chosen, keys, argument)

@@ -198,7 +198,7 @@ class StoreStats(msgspec.Struct, frozen=True):
         decisions: By who decided: `store`, `cache` (refused before, and still), `lease`,
             `emergency`, `open`, `closed`, `none` (no shared rate applied).
         troubles: Questions without an answer, by why: `timeout`, `lost`, `failed`, `stale`,
-            `open`, `saturated`, `closed`, `wrong_type`.
+            `moving` (to another node of a cluster), `open`, `saturated`, `closed`, `wrong_type`.
         incidents: How often the store went away.
         away: Seconds it was away, until now.
         oldest: Age of the oldest call without an answer, seconds.

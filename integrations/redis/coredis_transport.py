@@ -8,7 +8,7 @@ nothing inside it and throws the whole client away after any failure.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final
 
@@ -17,30 +17,18 @@ from coredis.connection import BaseConnection, TCPLocation
 from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
 
-from loadgate.integrations.redis.tls import Tls, certificate_refused
-from loadgate.integrations.redis.transport import LOST, Connection, Script, StoreError, first_of
+from loadgate.integrations.redis.coredis_calls import answered, created, text_of, translated
+from loadgate.integrations.redis.coredis_cluster import ClusterConnection
+from loadgate.integrations.redis.tls import Tls
+from loadgate.integrations.redis.transport import (
+    LOST,
+    Connection,
+    Reply,
+    Script,
+    StoreError,
+    first_of,
+)
 from loadgate.integrations.redis.url import Address
-
-# coredis takes the code off the message for those that it has a class for.
-_CODES: Final = {
-    "AskError": "ASK",
-    "AuthenticationFailureError": "WRONGPASS",
-    "AuthenticationRequiredError": "NOAUTH",
-    "AuthorizationError": "NOPERM",
-    "BusyLoadingError": "LOADING",
-    "ClusterCrossSlotError": "CROSSSLOT",
-    "ClusterDownError": "CLUSTERDOWN",
-    "CommandNotSupportedError": "UNKNOWN",
-    "MovedError": "MOVED",
-    "NoScriptError": "NOSCRIPT",
-    "ReadOnlyError": "READONLY",
-    "TryAgainError": "TRYAGAIN",
-    "UnknownCommandError": "UNKNOWN",
-    "WrongTypeError": "WRONGTYPE",
-}
-
-# Redis 5 and older have no HELLO; 6.2 is the oldest that is tested.
-_TOO_OLD: Final = "the server lacks a command that is needed (Redis 6.2 or newer, or any Valkey)"
 
 # Every failed attempt is an ERROR with a traceback there; the link logs one line per incident.
 _LOGGER: Final = logging.getLogger("coredis")
@@ -97,13 +85,15 @@ class CoredisTransport:
                 made.append(cluster.connection_pool.cluster_layout)
                 async with cluster:
                     entered = True
-                    yield _ClusterConnection(cluster)
+                    yield ClusterConnection(cluster)
             elif address.kind == "sentinel":
                 options.pop("verify_version")
                 sentinel = coredis.Sentinel(
                     [TCPLocation(host, port) for host, port in address.hosts],
-                    # The same certificates, no password: `requirepass` of sentinels is rare.
+                    # The same certificates, but passwords of their own.
                     sentinel_kwargs={
+                        "username": address.sentinel_username,
+                        "password": address.sentinel_password,
                         "decode_responses": False,
                         "ssl_context": options.get("ssl_context"),
                     },
@@ -135,7 +125,7 @@ class CoredisTransport:
             if isinstance(first, StoreError):
                 raise first from error
             if isinstance(first, RedisError | OSError | UnicodeError):
-                raise (StoreError(LOST, str(first)) if entered else _translated(first)) from error
+                raise (StoreError(LOST, str(first)) if entered else translated(first)) from error
             raise
         finally:
             _close_buffers(made)
@@ -204,127 +194,14 @@ class _ServerConnection:
 
     async def load(self, scripts: Sequence[Script]) -> None:
         for script in scripts:
-            await _answered(self._connection, b"SCRIPT LOAD", script.text)
+            await answered(created(self._connection, b"SCRIPT LOAD", script.text))
 
-    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
-        reply = await _answered(
-            self._connection, b"EVALSHA", script.sha, len(keys), *keys, argument
-        )
-        return _text(reply)
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
+        request = created(self._connection, b"EVALSHA", script.sha, len(keys), *keys, argument)
+        return text_of(await answered(request)), None
 
     def group(self, key: bytes) -> Hashable:
         return None
 
     def server(self, key: bytes) -> Hashable:
         return None
-
-
-class _ClusterConnection:
-    """A cluster: keys of one call must share a slot, and every node has its own clock."""
-
-    # One call per slot: many small ones, which the library joins on each node's connection.
-    parallel: ClassVar[int] = 64
-    split: ClassVar[bool] = True
-
-    def __init__(self, cluster: coredis.RedisCluster[bytes]) -> None:
-        self._cluster = cluster
-
-    def probes(self, key: bytes) -> Sequence[bytes]:
-        found: dict[Hashable, bytes] = {}
-        nodes = len(list(self._cluster.connection_pool.cluster_layout.primaries))
-        number = 0
-        # A node with very few slots may be missed; it is found out by the first request to it.
-        while len(found) < nodes and number < 64 * nodes:
-            probe = b"%b{%d}" % (key, number)
-            found.setdefault(self.server(probe), probe)
-            number += 1
-        return list(found.values())
-
-    async def load(self, scripts: Sequence[Script]) -> None:
-        for script in scripts:
-            await _translating(self._cluster.script_load(script.text))
-
-    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
-        return _text(await _translating(self._cluster.evalsha(script.sha, keys, [argument])))
-
-    def group(self, key: bytes) -> Hashable:
-        return slot_of(key)
-
-    def server(self, key: bytes) -> Hashable:
-        try:
-            node = self._cluster.connection_pool.cluster_layout.node_for_slot(slot_of(key))
-        except (RedisError, KeyError):
-            return None
-        return (node.host, node.port)
-
-
-def _text(reply: Any) -> bytes:
-    if isinstance(reply, bytes):
-        return reply
-    raise StoreError(LOST, f"an answer of type {type(reply).__name__}")
-
-
-async def _answered(connection: BaseConnection, *words: Any) -> Any:
-    try:
-        request = connection.create_request(*words, decode=False)
-    except RedisError as error:
-        raise StoreError(LOST, str(error)) from error
-    return await _translating(request)
-
-
-async def _translating(reply: Awaitable[Any]) -> Any:
-    try:
-        return await reply
-    except (RedisError, OSError) as error:
-        raise _translated(error) from error
-
-
-def _translated(error: BaseException) -> StoreError:
-    """What went wrong, named by the first cause that has a name."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if certificate_refused(cause):
-            return StoreError("TLS", str(cause))
-        code = _CODES.get(type(cause).__name__)
-        if code == "UNKNOWN":
-            return StoreError(code, f"{_TOO_OLD}: {cause}")
-        if code is not None:
-            return StoreError(code, str(cause))
-        if type(cause).__name__ == "ResponseError":
-            first, _, rest = str(cause).partition(" ")
-            return StoreError(first, rest) if first.isupper() else StoreError("ERR", str(cause))
-        cause = cause.__cause__ or cause.__context__
-    reasons = [str(error)]
-    while error.__cause__ is not None:
-        error = error.__cause__
-        reasons.append(str(error))
-    return StoreError(LOST, "; ".join(dict.fromkeys(reason for reason in reasons if reason)))
-
-
-def slot_of(key: bytes) -> int:
-    """The cluster slot of `key`: CRC16 of its hash tag modulo 16384 (Redis cluster specification).
-
-    Every key here has its tag in braces.
-    """
-    start = key.find(b"{")
-    if start >= 0:
-        end = key.find(b"}", start + 1)
-        if end > start + 1:
-            key = key[start + 1 : end]
-    crc = 0
-    for byte in key:
-        crc = ((crc << 8) & 0xFFFF) ^ _CRC[(crc >> 8) ^ byte]
-    return crc % 16384
-
-
-def _crc_table() -> tuple[int, ...]:
-    table: list[int] = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
-        table.append(crc)
-    return tuple(table)
-
-
-_CRC: Final = _crc_table()

@@ -23,6 +23,7 @@ from loadgate.integrations.redis.patience import Patience
 from loadgate.integrations.redis.tasks import Background
 from loadgate.integrations.redis.transport import (
     Connection,
+    Reply,
     Script,
     StoreError,
     Transport,
@@ -205,10 +206,10 @@ class Link:
             slowest = 0.0
             for key in connection.probes(self._probe):
                 sent = self._clock()
-                reply = await connection.call(self._script, [key], NOTHING)
+                reply, server = await connection.call(self._script, [key], NOTHING)
                 received = self._clock()
                 slowest = max(slowest, received - sent)
-                self._clock_of(connection, key).note(sent, received, read(reply, ())[0])
+                self._clock_of(server).note(sent, received, read(reply, ())[0])
             if self.breaker.state == "closed":
                 break
             if slowest <= self.budget:
@@ -278,23 +279,27 @@ class Link:
             place = connection.group(ask.keys[0])
             if not batch:
                 group = place
-            if place == group and len(batch) < BATCH:
+            alone = ask.tries or (batch and batch[0].tries)
+            if place == group and len(batch) < BATCH and not (batch and alone):
                 batch.append(ask)
             else:
                 queue.append(ask)
         return batch
 
     async def _exchange(self, connection: Connection, batch: list[Ask]) -> None:
-        server = self._clock_of(connection, batch[0].keys[0])
-        keys, message = written(batch, server.earliest)
+        expected = self._clock_of(connection.server(batch[0].keys[0]))
+        keys, message = written(batch, expected.earliest)
         sent = self._clock()
         number = self.patience.sent(batch, sent)
         self.counts.calls += 1
         self.counts.asked += len(batch)
         try:
-            reply = await self._call(connection, keys, message)
+            reply, server = await self._call(connection, keys, message)
             now_us, answers = read(reply, batch)
         except StoreError as error:
+            if error.elsewhere:
+                self._moving(batch)
+                return
             self.counts.failed += len(batch)
             for ask in batch:
                 ask.give_up("failed")
@@ -315,23 +320,34 @@ class Link:
             else:
                 self.counts.late += ask.over
                 ask.finish(answer, now_us)
-        server.note(sent, received, now_us, anew=bool(stale))
+        self._clock_of(server).note(sent, received, now_us, anew=bool(stale))
+        self.counts.stale += len(stale)
         for ask in stale:
-            self._not_done(ask, received)
+            # The server saw it too late by its clock.
+            self._not_done(ask, received, "stale")
         self.patience.tidy()
 
-    def _not_done(self, ask: Ask, now: float) -> None:
-        """The server saw it too late by its clock: certainly not done, so it may go again."""
-        self.counts.stale += 1
+    def _moving(self, batch: list[Ask]) -> None:
+        """Their slot is on the way to another server, and some of its keys are already there.
+
+        The store as a whole is not to blame. Each may go again by itself: where its key is, or is
+        missing, somebody answers.
+        """
+        now = self._clock()
+        for ask in batch:
+            self._not_done(ask, now, "moving")
+
+    def _not_done(self, ask: Ask, now: float, trouble: str) -> None:
+        """Certainly not done, so it may go again, once."""
         if ask.over:
             return
         if ask.tries == 0 and now < ask.deadline:
             ask.tries = 1
             self._queue.appendleft(ask)
         else:
-            ask.give_up("stale")
+            ask.give_up(trouble)
 
-    async def _call(self, connection: Connection, keys: Sequence[bytes], message: bytes) -> bytes:
+    async def _call(self, connection: Connection, keys: Sequence[bytes], message: bytes) -> Reply:
         for _ in range(RELOADS):
             loaded = self._loaded
             try:
@@ -346,8 +362,8 @@ class Link:
                     self._loaded += 1
         return await connection.call(self._script, keys, message)
 
-    def _clock_of(self, connection: Connection, key: bytes) -> ServerClock:
-        return self._clocks.setdefault(connection.server(key), ServerClock())
+    def _clock_of(self, server: Hashable) -> ServerClock:
+        return self._clocks.setdefault(server, ServerClock())
 
     # -- time ----------------------------------------------------------------------------
 

@@ -115,7 +115,9 @@ class RedisStore:
         now = time.monotonic()
         if now >= self._nodes_due:
             self._nodes_due = now + _BEAT
-            reply = await connection.call(self._nodes_script, [self._keys.nodes], self._id.encode())
+            reply, _ = await connection.call(
+                self._nodes_script, [self._keys.nodes], self._id.encode()
+            )
             if not reply.isdigit():
                 raise StoreError("LOST", f"a number of processes that is none: {reply!r:.40}")
             self._rates.count(int(reply))

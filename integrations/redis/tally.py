@@ -16,7 +16,7 @@ _EDGES: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2
 
 _SOURCES: Final = ("store", "cache", "lease", "emergency", "open", "closed", "none")
 _TROUBLES: Final = (
-    "timeout", "lost", "failed", "stale", "open", "saturated", "closed", "wrong_type",
+    "timeout", "lost", "failed", "stale", "moving", "open", "saturated", "closed", "wrong_type",
 )  # fmt: skip
 
 # Keys written into the log in the life of a process: the first ones tell the cause.

@@ -48,6 +48,11 @@ class StoreError(LoadgateError):
         return self.code in _CONFIGURATION
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether nothing was done because keys are moving to another server."""
+        return self.code in _ELSEWHERE
+
+    @property
     def lost(self) -> bool:
         """Whether the connection is of no further use."""
         return self.code in _LOST
@@ -56,6 +61,8 @@ class StoreError(LoadgateError):
 LOST: Final = "LOST"
 
 _CONFIGURATION: Final = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "UNKNOWN", "CROSSSLOT", "TLS"})
+
+_ELSEWHERE: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 
 # A demoted primary answers READONLY for ever: the way to the new one begins with a new connection.
 _LOST: Final = frozenset(
@@ -71,6 +78,10 @@ _LOST: Final = frozenset(
         "TLS",
     }
 )
+
+
+# What a script answered, and which server it ran on.
+Reply = tuple[bytes, Hashable]
 
 
 class Connection(Protocol):
@@ -94,7 +105,7 @@ class Connection(Protocol):
         """
         ...
 
-    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
         """Run `script`, which every server remembers.
 
         Raises:

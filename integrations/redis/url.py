@@ -20,7 +20,9 @@ _SCHEMES: Final = {
 }  # fmt: skip
 
 _PORTS: Final = {"server": 6379, "cluster": 6379, "sentinel": 26379}
-_OPTIONS: Final = frozenset({"db", "ca_certs", "certfile", "keyfile", "verify"})
+_TLS: Final = frozenset({"ca_certs", "certfile", "keyfile", "verify"})
+_SENTINEL: Final = frozenset({"sentinel_username", "sentinel_password"})
+_OPTIONS: Final = frozenset({"db", *_TLS, *_SENTINEL})
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         certfile: A certificate to show to the server.
         keyfile: Its key.
         verify: Whether to check the server's certificate.
+        sentinel_username: For the sentinels themselves; None for their default user.
+        sentinel_password: None if the sentinels ask for none.
     """
 
     kind: str
@@ -53,6 +57,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     certfile: str | None = None
     keyfile: str | None = None
     verify: bool = True
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
 
     def __str__(self) -> str:
         if self.kind == "socket":
@@ -68,7 +74,8 @@ def parse(url: str) -> Address:
 
     `redis://host:6379/0`, `rediss://user:password@host`, `redis+cluster://a:7000,b:7000`,
     `redis+sentinel://a:26379,b:26379/service`, `unix:///run/redis.sock`; `valkey` means the same
-    as `redis`. TLS verifies the server unless `?verify=no` says otherwise.
+    as `redis`. TLS verifies the server unless `?verify=no` says otherwise. Sentinels that want a
+    password of their own get `?sentinel_password=`.
 
     Raises:
         PolicyError: It is no such URL; the message never holds the password.
@@ -88,8 +95,12 @@ def parse(url: str) -> Address:
     verify = options.get("verify", "yes")
     if verify not in {"yes", "no"}:
         raise PolicyError("url", "verify must be yes or no")
-    if not tls and (set(options) & {"ca_certs", "certfile", "keyfile", "verify"}):
+    if not tls and set(options) & _TLS:
         raise PolicyError("url", "TLS options need rediss://")
+    if kind != "sentinel" and set(options) & _SENTINEL:
+        raise PolicyError("url", "options for sentinels need redis+sentinel://")
+    if "sentinel_username" in options and not options.get("sentinel_password"):
+        raise PolicyError("url", "sentinel_username needs a sentinel_password")
     username, password, hosts = _authority(parts, kind)
     path = unquote(parts.path)
     service, database = "", options.get("db", "")
@@ -119,6 +130,8 @@ def parse(url: str) -> Address:
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
         verify=verify == "yes",
+        sentinel_username=options.get("sentinel_username") or None,
+        sentinel_password=options.get("sentinel_password") or None,
     )
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -239,26 +239,50 @@ def _answered(question: Callable[[], bool]) -> Callable[[], bool]:
 
 
 @contextmanager
-def cluster(name: str = DEFAULT) -> Generator[list[Server]]:
-    """Three primaries that share the slots."""
-    nodes = [
-        Server(name, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000") for _ in range(3)
-    ]
+def cluster(
+    name: str = DEFAULT,
+    secured: Callable[[int], Sequence[str]] | None = None,
+    idle: int = 0,
+) -> Generator[list[Server]]:
+    """Three primaries that share the slots.
+
+    Args:
+        name: Which server.
+        secured: The options with which a node speaks TLS on a port.
+        idle: Further primaries, after the three, that have no slots yet.
+    """
+    nodes: list[Server] = []
+    ports: list[int] = []  # under which they know each other
+    for _ in range(3 + idle):
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]
+        # Who gave its last slot away would become a replica.
+        options += ["--cluster-allow-replica-migration", "no"]
+        port = cluster_port()
+        if secured is not None:
+            options += [*secured(port), "--tls-cluster", "yes"]
+        node = Server(name, *options)
+        nodes.append(node)
+        ports.append(node.port if secured is None else port)
     try:
         for node in nodes:
             node.start()
         shares = ((0, 5461), (5462, 10922), (10923, 16383))
-        for node, (low, high) in zip(nodes, shares, strict=True):
+        for node, (low, high) in zip(nodes, shares, strict=False):
             with node.wire() as wire:
                 wire("CLUSTER", "ADDSLOTS", *range(low, high + 1))
-        with nodes[0].wire() as wire:
-            for node in nodes[1:]:
-                wire("CLUSTER", "MEET", "127.0.0.1", node.port)
+        met = 0.0
 
         def ready(node: Server) -> bool:
+            nonlocal met
+            if time.monotonic() - met > 2.0:
+                # A greeting that a busy machine makes late is forgotten after a second.
+                met = time.monotonic()
+                with nodes[0].wire() as wire:
+                    for port in ports[1:]:
+                        wire("CLUSTER", "MEET", "127.0.0.1", port)
             with node.wire() as wire:
                 info = wire("CLUSTER", "INFO")
-            return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
+            return b"cluster_state:ok" in info and b"cluster_known_nodes:%d" % len(nodes) in info
 
         for node in nodes:
             until(_answered(partial(ready, node)), "the cluster starts")
@@ -266,6 +290,33 @@ def cluster(name: str = DEFAULT) -> Generator[list[Server]]:
     finally:
         for node in nodes:
             node.stop()
+
+
+class Move:
+    """One slot of a cluster on its way from one node to another, step by step."""
+
+    def __init__(self, slot: int, source: Server, target: Server) -> None:
+        self.slot, self.source, self.target = slot, source, target
+        with source.wire() as at_source, target.wire() as at_target:
+            self._target_id = at_target("CLUSTER", "MYID")
+            at_target("CLUSTER", "SETSLOT", slot, "IMPORTING", at_source("CLUSTER", "MYID"))
+            at_source("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
+
+    def keys(self) -> int:
+        """Move all keys that are there now; how many those were."""
+        with self.source.wire() as wire:
+            keys = wire("CLUSTER", "GETKEYSINSLOT", self.slot, 1000)
+            if keys:
+                wire("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+        return len(keys)
+
+    def end(self) -> None:
+        """The slot is the target's; some clients do not know it yet."""
+        while self.keys():
+            pass
+        for server in (self.target, self.source):
+            with server.wire() as wire:
+                wire("CLUSTER", "SETSLOT", self.slot, "NODE", self._target_id)
 
 
 class Replicated:

@@ -16,7 +16,7 @@ import sniffio
 
 from loadgate.integrations.redis.ask import CHARGE_ONE, DONE, Ask
 from loadgate.integrations.redis.link import BATCH, LEAST_HALF, Link
-from loadgate.integrations.redis.transport import Connection, Script
+from loadgate.integrations.redis.transport import Connection, Reply, Script
 from loadgate.integrations.redis.wire import NOTHING
 
 pytestmark = pytest.mark.anyio
@@ -48,13 +48,13 @@ class Notebook:
     async def load(self, scripts: Sequence[Script]) -> None:
         del scripts
 
-    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> bytes:
+    async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
         if argument != NOTHING:
             self.calls.append(list(keys))
             self.turns.append(self.turn)
             await self.answering.wait()
         answers = [] if argument == NOTHING else [DONE, 1, 0, 0, 0] * len(keys)
-        return msgspec.msgpack.encode([int(time.time() * 1e6), *answers])
+        return msgspec.msgpack.encode([int(time.time() * 1e6), *answers]), None
 
     def group(self, key: bytes) -> Hashable:
         return None

@@ -12,7 +12,7 @@ from loadgate import AdmissionController, Policy, Rate
 from loadgate.decisions import Quota
 from loadgate.errors import PolicyError
 from loadgate.integrations.redis.breaker import LAST_PAUSE, LEAST_OPEN, PROBES, SPREAD, Breaker
-from loadgate.integrations.redis.coredis_transport import slot_of
+from loadgate.integrations.redis.coredis_cluster import slot_of
 from loadgate.integrations.redis.denied import Denied
 from loadgate.integrations.redis.keys import Keys
 from loadgate.integrations.redis.offset import ServerClock
