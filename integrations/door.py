@@ -19,14 +19,20 @@ from loadgate.decisions import Reason, Refuse
 from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_log import DecisionLog
 from loadgate.integrations.decision_timer import DECISION_EDGES, EVERY
-from loadgate.integrations.door_head import target
+from loadgate.integrations.door_head import MAX_BODY, target
 from loadgate.integrations.exempt import Exemptions
 from loadgate.integrations.http import Contract, Pressure, refusal_answer, spread_seconds
+from loadgate.integrations.receive import Receive, Scope, Send
+from loadgate.integrations.telling import Teller
+from loadgate.permit import Permit
 from loadgate.policy import Policy
 from loadgate.shedding.door import DoorRule
 from loadgate.telemetry import Histogram, HistogramSnapshot
 
 Mode = Literal["answer", "drop"]
+
+# Seconds that a connection gets to close by itself after its last answer (RFC 9112, 9.6).
+LINGER: Final = 1.0
 
 # An empty SETTINGS frame, which must come first, and GOAWAY: no stream was processed (0), the
 # reason is ENHANCE_YOUR_CALM (11). Clients may repeat everything (RFC 9113, 6.8).
@@ -45,6 +51,7 @@ class DoorCounts(msgspec.Struct, frozen=True, gc=False):
         answered: Requests answered with a refusal.
         dropped: Connections closed without an answer: HTTP/2, or in the mode `drop`.
         expired: Connections closed because no whole head came in time, or too many stood there.
+        late: Requests that passed and were refused on reaching the application, being late.
         closed: Whether the door narrows arrivals now.
     """
 
@@ -53,6 +60,7 @@ class DoorCounts(msgspec.Struct, frozen=True, gc=False):
     answered: int
     dropped: int
     expired: int
+    late: int
     closed: bool
 
 
@@ -106,8 +114,9 @@ class Door:
         self._contract = Contract() if contract is None else contract
         self._log = log
         self._pressure = Pressure()
+        self._teller = Teller(self._contract, None, MAX_BODY, LINGER)
         self._answers: dict[int, tuple[bytes, bytes]] = {}
-        self._passed = self._spared = self._answered = self._dropped = 0
+        self._passed = self._spared = self._answered = self._dropped = self._late = 0
         self._policy: Policy | None = None
         self._follows = self._enforced = False
         self._levels: dict[str, int] = {}
@@ -130,6 +139,7 @@ class Door:
             self._answered,
             self._dropped,
             self.expired,
+            self._late,
             self.rule.closed,
         )
 
@@ -170,18 +180,30 @@ class Door:
         self._passed += 1
         return now
 
-    def entered(self, passed: float) -> None:
-        """A request that passed at `passed` has reached the application."""
-        self.rule.enter(self._clock(), passed)
+    def entered(self, passed: float) -> Refuse | None:
+        """A request that passed at `passed` has reached the application.
+
+        Returns:
+            None if it may go on, else what to `tell` its client.
+        """
+        return self.rule.enter(self._clock(), passed)
 
     def left(self) -> None:
         """A request that passed will never reach the application."""
         self.rule.leave()
 
+    async def tell(self, refusal: Refuse, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count a refusal of a request that is inside already, and answer it in its place."""
+        self._late += 1
+        level = self._level_of(scope["path"])
+        self._count(refusal, level)
+        permit = Permit(controller=self._controller, client=None, level=level)
+        await self._teller.refuse(refusal, permit, scope, receive, send, None, waited=True)
+
     def answer(self, refusal: Refuse, head: bytes, *, close: bool) -> bytes:
         """Count a refusal and return the whole response to it."""
         self._answered += 1
-        now = self._count(refusal, head)
+        now = self._count(refusal, self._level_in(head))
         contract = self._contract
         pressure = self._pressure.refused(now, self._useful)
         draw = self._controller.draw()
@@ -198,15 +220,14 @@ class Door:
     def drop(self, refusal: Refuse, head: bytes) -> None:
         """Count a refusal that nobody is told about."""
         self._dropped += 1
-        self._count(refusal, head)
+        self._count(refusal, self._level_in(head))
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _count(self, refusal: Refuse, head: bytes) -> float:
+    def _count(self, refusal: Refuse, level: int) -> float:
         now = self._clock()
         telemetry = self._controller.telemetry
         telemetry.refused[refusal.reason] += 1
-        level = self._level if self._priority is None else self._level_of(target(head)[1])
         telemetry.overloaded[level] += 1
         if self._log is not None:
             self._log.refused(refusal, None, self._contract.overload_status, now)
@@ -244,6 +265,9 @@ class Door:
             and path in paths
             and self._exempt.covers({"method": method, "path": path})
         )
+
+    def _level_in(self, head: bytes) -> int:
+        return self._level if self._priority is None else self._level_of(target(head)[1])
 
     def _level_of(self, path: str) -> int:
         if self._priority is None:

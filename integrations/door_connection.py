@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from loadgate.decisions import Refuse
-from loadgate.integrations.door import GOAWAY
+from loadgate.integrations.door import GOAWAY, Door
 from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
 from loadgate.integrations.door_keeper import MAX_LINGER, Doorman
+from loadgate.integrations.receive import Receive, Scope, Send
 
 _NOT_LINGERING: Final = -1
 
@@ -56,11 +57,14 @@ class DoorConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Whether the next byte begins an HTTP/1.x request. Asked only while not `busy`."""
 
-    def entered(self) -> None:
-        """The application was called for a request of this connection."""
-        if self._passed:
-            self._door.entered(self._passed)
-            self._passed = 0.0
+    def entered(self) -> Refuse | None:
+        """The application is called for a request of this connection.
+
+        Returns:
+            None if it may go on, else what the door has to tell in its place.
+        """
+        passed, self._passed = self._passed, 0.0
+        return self._door.entered(passed) if passed else None
 
     def uncounted(self) -> None:
         """The request that has passed will not be seen to enter the application."""
@@ -162,6 +166,9 @@ class DoorConnection(asyncio.Protocol):
             inner = self._inner = self.start(self._transport)
         self._passed = passed
         self.busy = True
+        if data.startswith(b"PRI "):
+            # Its requests come when the client likes, so how long that takes says nothing.
+            self.uncounted()
         inner.data_received(data)
 
     def _refuse(self, refusal: Refuse, data: bytes, length: int) -> bytes:
@@ -196,3 +203,28 @@ class DoorConnection(asyncio.Protocol):
             self._doorman.lingering.add(self)
         else:
             self._transport.close()
+
+
+class Entrance:
+    """The application, as one connection calls it.
+
+    Args:
+        app: What to call.
+        connection: Whose requests these are.
+        door: Answers those who come too late.
+    """
+
+    __slots__ = ("_app", "_connection", "_door")
+
+    def __init__(self, app: Any, connection: DoorConnection, door: Door) -> None:
+        self._app = app
+        self._connection = connection
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, *more: Any) -> Any:
+        """Call the application, or let the door answer in its place."""
+        refusal = self._connection.entered()
+        if refusal is None:
+            return await self._app(scope, receive, send, *more)
+        await self._door.tell(refusal, scope, receive, send)
+        return None

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from loadgate.integrations.door import Door
+from loadgate.integrations.door import LINGER, Door
 
-# Seconds and bytes that a connection gets to close by itself after its last answer (RFC 9112, 9.6).
-LINGER: Final = 1.0
+# Bytes that a connection may send while it closes.
 MAX_LINGER: Final = 256 * 1024
 
 # Connections that may stand at the door without having sent a whole head; beyond that the oldest

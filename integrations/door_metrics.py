@@ -25,8 +25,8 @@ def door_families(door: Door, *, names_only: bool = False) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "loadgate_door_requests",
         "Requests at the door by what was decided: passed, exempt, answered (with a refusal; also "
-        "in loadgate_requests as loop_lag), dropped (HTTP/2, or by choice; likewise), or expired "
-        "(no whole head came).",
+        "in loadgate_requests as loop_lag), dropped (HTTP/2, or by choice; likewise), expired (no "
+        "whole head came), or late (passed, and refused on reaching the application; likewise).",
         labels=["controller", "decision"],
     )
     closed = GaugeMetricFamily(
@@ -41,7 +41,7 @@ def door_families(door: Door, *, names_only: bool = False) -> Iterator[Metric]:
     )
     if not names_only:
         counts = door.counts()
-        for decision in ("passed", "exempt", "answered", "dropped", "expired"):
+        for decision in ("passed", "exempt", "answered", "dropped", "expired", "late"):
             requests.add_metric([door.name, decision], getattr(counts, decision))
         closed.add_metric([door.name], counts.closed)
         add_histogram(durations, door.name, door.durations())

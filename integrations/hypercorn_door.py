@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from loadgate.integrations.door import Door
 from loadgate.integrations.door_accept import Acceptor
-from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_connection import DoorConnection, Entrance
 from loadgate.integrations.door_keeper import Doorman
 from loadgate.integrations.hypercorn_mends import Mended
 
@@ -196,7 +196,7 @@ class _Server(Mended, _tcp.TCPServer):  # type: ignore[misc]  # Any, see above
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        app = _Entrance(listening.app, connection)
+        app = Entrance(listening.app, connection, listening.doorman.door)
         loop, config, context = listening.loop, listening.config, listening.context
         base: Any = super()
         base.__init__(app, loop, config, context, listening.state, reader, writer)
@@ -207,17 +207,3 @@ class _Server(Mended, _tcp.TCPServer):  # type: ignore[misc]  # Any, see above
             self._connection.busy = not event.idle
         base: Any = super()
         await base.protocol_send(event)
-
-
-class _Entrance:
-    """The application, as one connection calls it."""
-
-    __slots__ = ("_app", "_connection")
-
-    def __init__(self, app: Any, connection: _Connection) -> None:
-        self._app = app
-        self._connection = connection
-
-    async def __call__(self, *arguments: Any) -> None:
-        self._connection.entered()
-        await self._app(*arguments)

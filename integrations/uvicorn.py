@@ -14,8 +14,9 @@ import importlib
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from loadgate.decisions import Refuse
 from loadgate.integrations.door import Door
-from loadgate.integrations.door_connection import DoorConnection
+from loadgate.integrations.door_connection import DoorConnection, Entrance
 from loadgate.integrations.door_keeper import Doorman
 
 _IMPLEMENTATIONS = {"httptools": "HttpToolsProtocol", "h11": "H11Protocol"}
@@ -64,7 +65,7 @@ def door_protocol(
             self.server_state.connections.discard(self)
             inner = self.inner = Inner(*self._arguments)
             inner.outer = self
-            inner.app = _Entrance(inner.app, self)
+            inner.app = Entrance(inner.app, self, door)
             inner.connection_made(transport)
             protocol: asyncio.Protocol = inner
             return protocol
@@ -91,9 +92,9 @@ class _Connection(DoorConnection):
         self.server_state.connections.discard(self)
         super().connection_lost(exc)
 
-    def entered(self) -> None:
-        super().entered()
+    def entered(self) -> Refuse | None:
         self.busy = False  # from here on Uvicorn's own state tells
+        return super().entered()
 
     def shutdown(self) -> None:
         """Uvicorn stops: whoever has not asked for anything yet is closed."""
@@ -113,17 +114,3 @@ def _idle_h11(inner: Any) -> bool:
         and str(connection.our_state) == "IDLE"
         and not connection.trailing_data[0]
     )
-
-
-class _Entrance:
-    """The application, as one connection calls it."""
-
-    __slots__ = ("_app", "_connection")
-
-    def __init__(self, app: Any, connection: DoorConnection) -> None:
-        self._app = app
-        self._connection = connection
-
-    async def __call__(self, *arguments: Any) -> Any:
-        self._connection.entered()
-        return await self._app(*arguments)

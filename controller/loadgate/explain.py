@@ -11,9 +11,11 @@ import msgspec
 from loadgate.decisions import Reason, Refuse, Stage
 
 # Subjects of the door's refusals, which say what was compared: requests on their way to the
-# application with those allowed there, or requests offered a second with those let through.
+# application with those allowed there, requests offered a second with those let through, or the
+# seconds that one was on its way with signals.max_lag.
 DOOR_IN_TRANSIT: Final = "door: in transit"
 DOOR_RATE: Final = "door: per second"
+DOOR_AGE: Final = "door: seconds on the way"
 
 # Each text names the numbers compared (observed, bound; seen and most are the same two in few
 # digits) and the setting that moves the outcome.
@@ -84,13 +86,17 @@ _MAX_SHARE = (
 # The door in front of the server compares other things, while the loop is late.
 _DOOR = {
     DOOR_IN_TRANSIT: (
-        "the door is closed, as the event loop is late and most requests are refused: {seen} "
-        "were on their way from the door to the application, {most} may be (a quarter of "
-        "signals.max_lag)."
+        "the door is closed, as the event loop is late and more come than it works off: {seen} "
+        "would have been on their way from the door to the application, {most} may be (a quarter "
+        "or half of signals.max_lag)."
     ),
     DOOR_RATE: (
         "the door is closed, as the event loop is late and most requests are refused: {seen} "
         "a second came, {most} a second are let through, twice what was of use lately and 10."
+    ),
+    DOOR_AGE: (
+        "the door is closed, as the event loop is late: this request was {seen} s on its way from "
+        "the door to the application, {most} s are allowed (signals.max_lag)."
     ),
 }
 

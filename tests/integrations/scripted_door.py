@@ -9,11 +9,18 @@ REFUSAL = Refuse(Stage.SHED, Reason.LOOP_LAG, 1.0, 0.25, 0.005)
 
 
 class Script(DoorRule):
-    """A rule that refuses while it is told to."""
+    """A rule that refuses while it is told to.
+
+    Attributes:
+        asked: How often.
+        levels: The classes of those who asked.
+        late: Whether whoever reaches the application is refused there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
+        self.late = False
         self.levels: list[int] = []
 
     def shut(self, shut: bool = True) -> None:
@@ -26,6 +33,10 @@ class Script(DoorRule):
             return REFUSAL
         self.in_transit += 1
         return None
+
+    def enter(self, now: float, passed: float) -> Refuse | None:
+        self.in_transit -= 1
+        return REFUSAL if self.late else None
 
     def look(self, now: float, useful: int) -> None:
         pass

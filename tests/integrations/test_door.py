@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from loadgate import AdmissionController, Concurrency, Permit, Policy, Signals
 from loadgate.decisions import Refuse
 from loadgate.integrations.asgi import AdmissionMiddleware
+from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_timer import EVERY
 from loadgate.integrations.door import Door
 from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
@@ -180,6 +181,51 @@ def test_a_new_connection_is_answered_and_closed_without_the_application(uvloop:
         here.rule.shut(False)
         with Http1(here.port) as client:
             assert client.get("/work")[0] == 200
+
+
+@loops
+def test_who_is_late_on_reaching_the_application_is_answered_in_its_place(uvloop: bool) -> None:
+    with place(uvloop, priority=PathClasses({"/vital": "critical"})) as here:
+        here.rule.late = True
+        with Http1(here.port) as client:
+            status, headers, body = client.get("/first")
+            assert status == 503
+            assert headers["content-type"] == "application/problem+json"
+            assert int(headers["retry-after"]) >= 1
+            assert b'"reason":"loop_lag"' in body
+            assert client.post("/vital", b"x" * 3000)[0] == 503
+            client.send(client.head("HEAD", "/third", None))
+            assert client.read(body=False)[0] == 503
+            here.rule.late = False
+            assert client.post("/fourth", b"abc")[2] == told(b"abc")
+        here.rule.late = True
+        with Http1(here.port) as client:
+            assert client.post("/fifth", b"x" * 1_000_000)[0] == 503
+        with Http1(here.port) as client:
+            client.send(client.upgrade("/socket"))
+            assert client.read(body=False)[0] == 503
+        assert here.service.calls == ["/fourth"]
+        counts = here.door.counts()
+        assert (counts.passed, counts.late, counts.answered) == (6, 5, 0)
+        look = here.gate.snapshot()
+        assert look.refused["loop_lag"] == 5
+        assert look.classes["critical"].overloaded == 1
+        collector = LoadgateCollector(here.gate)
+        collector.door = here.door
+        registry = CollectorRegistry()
+        registry.register(collector)
+        labels = {"controller": "default", "decision": "late"}
+        assert registry.get_sample_value("loadgate_door_requests_total", labels) == 5
+
+
+@loops
+def test_an_http2_connection_is_not_waited_for(uvloop: bool) -> None:
+    # Its client may ask for something at once or much later, and neither says how late the loop is.
+    with place(uvloop) as here, Http2(here.port) as client:
+        until(lambda: here.rule.asked == 1 and here.rule.in_transit == 0)
+        here.rule.late = True
+        client.finish(stream := client.request("GET", "/echo"))
+        assert client.status[stream] == 200
 
 
 @loops

@@ -81,6 +81,20 @@ def test_new_connections_are_closed_and_kept_ones_kept(kind: tuple[Any, Any]) ->
 
 
 @kinds
+def test_who_is_late_on_reaching_the_application_is_answered_in_its_place(
+    kind: tuple[Any, Any],
+) -> None:
+    with place(kind) as here, Http1(here.port) as client:
+        here.rule.late = True
+        assert client.get("/first")[0] == 503
+        assert client.post("/second", b"x" * 3000)[0] == 503
+        here.rule.late = False
+        assert client.post("/third", b"abc")[2] == told(b"abc")
+        assert here.service.calls == ["/third"]
+        assert here.door.counts().late == 2
+
+
+@kinds
 def test_the_rest_of_an_upload_that_was_answered_early_is_no_request(kind: tuple[Any, Any]) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgate.decisions import Reason
-from loadgate.explain import DOOR_IN_TRANSIT, DOOR_RATE, explain
+from loadgate.explain import DOOR_AGE, DOOR_IN_TRANSIT, DOOR_RATE, explain
 from loadgate.shedding.door import DoorRule
 
 
@@ -35,6 +35,7 @@ class Loop:
         self._credit_at = -1.0
         self._on_its_way: deque[tuple[float, float]] = deque()
         self.offered = self.passed = 0
+        self.waits: list[float] = []
 
     def offer(self, rate: float, seconds: float) -> float:
         """Offer evenly spaced requests; returns the share that passed."""
@@ -59,6 +60,7 @@ class Loop:
     def work_off(self) -> None:
         while self._on_its_way and self._on_its_way[0][1] <= self.now:
             passed, entered = self._on_its_way.popleft()
+            self.waits.append(entered - passed)
             self.rule.enter(entered, passed)
             if entered - passed > 0.1:
                 continue
@@ -89,6 +91,50 @@ def test_an_overloaded_loop_gets_what_it_can_work_off_and_little_more() -> None:
     assert loop.useful - before == pytest.approx(500, rel=0.05)  # 50/s for 10 s
     assert loop.passed <= 2.5 * 500
     assert loop.rule.in_transit <= 2
+
+
+def arrive_and_look(rule: DoorRule, now: float, useful: int = 0) -> bool:
+    if now >= rule.due:
+        rule.look(now, useful)
+    return rule.arrive(now) is None
+
+
+@pytest.mark.parametrize("rate", [75, 100])
+def test_a_load_a_little_above_what_the_loop_can_do_is_served_in_time(rate: int) -> None:
+    # Twice the useful and ten, which is more than comes: nothing is thinned, only narrowed.
+    loop = Loop(work=0.020)
+    loop.offer(rate, 4)
+    before = loop.useful
+    loop.waits.clear()
+    loop.offer(rate, 10)
+    assert loop.rule.closed
+    assert not loop.rule.thinned
+    assert loop.useful - before == pytest.approx(500, rel=0.05)
+    assert max(loop.waits) < 0.1
+
+
+def test_it_opens_when_the_load_has_fallen_to_what_the_loop_can_just_do() -> None:
+    loop = Loop(work=0.020)
+    loop.offer(100, 5)
+    assert loop.rule.closed
+    loop.offer(49, 2)
+    assert not loop.rule.closed
+
+
+def test_a_closed_door_refuses_inside_whoever_is_late_by_then() -> None:
+    rule = DoorRule(0.1)
+    for passed in (5.0, 5.1, 5.2):
+        assert rule.arrive(passed) is None
+    assert rule.enter(5.4, 5.0) is None  # an open one refuses nobody
+    rule.closed = True
+    late = rule.enter(5.3, 5.1)
+    assert late is not None
+    assert late.reason is Reason.LOOP_LAG
+    assert (late.subject, late.bound) == (DOOR_AGE, 0.1)
+    assert late.observed == pytest.approx(0.2)
+    assert "0.2 s on its way" in explain(late)
+    assert rule.enter(5.25, 5.2) is None
+    assert rule.in_transit == 0
 
 
 def test_the_cost_of_refusing_inside_is_kept_small() -> None:
@@ -199,9 +245,9 @@ def burst(loop: Loop, size: int) -> float:
     return loop.offer(size * 1e6, 1e-6)
 
 
-def test_an_overload_that_goes_on_closes_it_within_two_seconds() -> None:
+def test_an_overload_that_goes_on_closes_it_within_a_second() -> None:
     loop = Loop(work=0.020)
-    loop.offer(500, 2)
+    loop.offer(500, 0.7)
     assert loop.rule.closed
 
 

@@ -1,19 +1,29 @@
-"""When is a request refused before anyone reads it? When the loop is late and most are refused.
+"""When is a request refused before anyone reads it? When the loop is late and stays it.
 
 Refusing inside the application is exact (it knows the client, the class, the queue), but costs an
 HTTP server nearly as much as an answer. Far above capacity that cost is what fills the event
 loop. The door in front of the HTTP machinery refuses for a tenth of it, but blindly. So it stays
-open until two things are true of two half seconds in a row: requests took long from the door to
-the application (the loop is late), and fewer than half of the offered ones were of any use there.
-One burst, however large, is not that.
+open until windows of a fifth of a second show one of two things:
 
-A door that is closed lets through twice what was of use lately (the adaptive throttling of
-Google's SRE book, chapter 21, with the same factor, but on the server's side), a trickle on top,
-and only so many at a time that the loop works them off within `narrow` seconds. So the controller
-always sees at least twice what it can take, a capacity that grows is followed within seconds,
-and the door opens by itself once less than twice the useful is offered for a second, at once if
-the loop is on time as well. Nothing is concluded from what is over: when nobody has come for a
-second and nobody is on the way, the door is open and has forgotten everything.
+- two in a row: requests took long from the door to the application (the loop is late), and fewer
+  than half of the offered ones were of any use there;
+- three in a row: they took nearly as long as the loop may be late, and about as many came as
+  reached the application: what stands between is not worked off.
+
+One burst, however large, is neither.
+
+A door that is closed lets only so many be on their way at a time that the loop works them off
+within `narrow` seconds. Who was on the way when it closed and is late by then is refused on
+reaching the application: its answer would be late as well. If less than half is of use, it also
+lets through no more than twice what was of use lately (the adaptive throttling of Google's SRE
+book, chapter 21, with the same factor, but on the server's side) and a trickle on top. So the
+controller always sees at least twice what it can take, and a capacity that grows is followed
+within seconds.
+
+The door opens by itself once less than twice the useful is offered and few had to be refused for
+a second, at once if the loop is on time as well. Nothing is concluded from what is over: when
+nobody has come for a second and nobody is on the way, the door is open and has forgotten
+everything.
 
 Classes of requests, if the door can tell them apart, share what passes. Each leaves tokens for the
 class above it, as many as pass within `narrow` seconds, and those above the usual class may have
@@ -30,14 +40,33 @@ from __future__ import annotations
 from typing import Final
 
 from loadgate.decisions import Reason, Refuse, Stage
-from loadgate.explain import DOOR_IN_TRANSIT, DOOR_RATE
+from loadgate.explain import DOOR_AGE, DOOR_IN_TRANSIT, DOOR_RATE
 
-# Seconds over which use and lateness are judged: some twenty requests of a service of 50/s.
-_WINDOW: Final = 0.5
+# Seconds over which use and lateness are judged: ten requests of a service of 50/s. Whoever passes
+# before the door has closed must be worked off, so it is as short as these allow to tell.
+_WINDOW: Final = 0.2
 
-# Windows in a row that must show an overload before the door closes, and a calm before it opens
-# while the loop is still late. A burst ends within one; the second shows that it goes on.
+# What one window weighs in the useful rate when that falls: half in half a second.
+_WEIGHT: Final = 0.25
+
+# Windows in a row that must show an overload before the door closes. A burst ends within one; the
+# second shows that it goes on.
 _CONFIRM: Final = 2
+
+# Windows in a row in which few were refused before it opens while the loop is still late: a second.
+# Few is what a loop refuses that could just do all of it: at its full capacity a queue of two loses
+# a fifth of what comes at random.
+_CALM: Final = 5
+_FEW: Final = 0.2
+
+# A backlog stands when requests take this share of the allowed lag from the door to the application
+# (who takes all of it is refused inside, so the mean stays below), in so many windows in a row.
+_STANDS: Final = 0.75
+_LASTS: Final = 3
+
+# For each one who came in a window so many must have reached the application, or more, for the
+# backlog to count as being worked off.
+_SHRINKS: Final = 1.25
 
 # Seconds without an arrival after which whatever was measured is about the past. A loop that is
 # blocked sees no arrivals either, but then somebody is on the way to the application, so it is
@@ -59,14 +88,17 @@ _TRICKLE: Final = 10.0
 # Share of the allowed lag of the loop that may be on its way from the door to the application.
 _NARROW: Final = 0.25
 
+# So much more while about as many come as can be served: then a shorter queue runs empty.
+_WIDER: Final = 2.0
+
 # What a class above the usual one may have on its way beyond that, if its share of the allowed lag
 # is less: at 50/s a loop that stood still for 0.1 s, the allowed lag, meets five requests at once.
 # A class below may have half.
-_MORE: Final = 3.0
+_MORE: Final = 2.0
 _LESS: Final = 0.5
 
-# Seconds after which a closed door finds out whether the loop could refuse by itself again; twice
-# as long after each time that it could not. 32 s keep that below 2 % of the time.
+# Seconds after which a door that thins finds out whether the loop could refuse by itself again;
+# twice as long after each time that it could not. 32 s keep that below 2 % of the time.
 _FIRST_HOLD: Final = 4.0
 _LONGEST_HOLD: Final = 32.0
 
@@ -101,11 +133,13 @@ class DoorRule:
         "_hold",
         "_last_arrival",
         "_last_pass",
+        "_narrowed",
         "_offered",
         "_offered_rate",
         "_pass_rate",
         "_retry_thinned",
         "_since",
+        "_standing",
         "_strained",
         "_tokens",
         "_tokens_at",
@@ -136,6 +170,7 @@ class DoorRule:
         self._useful = 0
         self._offered = 0
         self._entered = 0
+        self._narrowed = 0
         self._transit = 0.0
         self._forget()
 
@@ -144,7 +179,7 @@ class DoorRule:
         self.closed = False
         self.thinned = False
         self.delay = 0.0
-        self._strained = self._calm = 0
+        self._strained = self._standing = self._calm = 0
         self._allowed = 1.0
         self._hold = _FIRST_HOLD
         self._retry_thinned = 0.0
@@ -163,13 +198,14 @@ class DoorRule:
         self._offered += 1
         self._last_arrival = now
         if self.closed:
-            allowed = self._allowed
+            allowed = self._allowed if self.thinned else _WIDER * self._allowed
             if level < self.usual:
                 allowed += (self.usual - level) * max(_MORE, allowed)
             elif level > self.usual:
                 allowed *= _LESS
-            if self.in_transit >= allowed and now - self._last_pass < _PATIENCE:
-                return self._refusal(self.in_transit, allowed, DOOR_IN_TRANSIT)
+            if self.in_transit + 1 > allowed and now - self._last_pass < _PATIENCE:
+                self._narrowed += 1
+                return self._refusal(self.in_transit + 1, allowed, DOOR_IN_TRANSIT)
             if self.thinned and not self._takes_token(now, level):
                 offered = self._offered / max(now - self._since, _WINDOW)
                 return self._refusal(max(offered, self._offered_rate), self._pass_rate, DOOR_RATE)
@@ -177,12 +213,19 @@ class DoorRule:
         self.in_transit += 1
         return None
 
-    def enter(self, now: float, passed: float) -> None:
-        """A request that passed at `passed` has reached the application."""
+    def enter(self, now: float, passed: float) -> Refuse | None:
+        """A request that passed at `passed` has reached the application.
+
+        Returns:
+            None if it may go on; else it is late, while the door is closed to work that off.
+        """
         self.in_transit -= 1
+        took = max(0.0, now - passed)
+        if self.closed and took > self.max_lag:
+            return self._refusal(took, self.max_lag, DOOR_AGE)  # says nothing of the loop's pace
         self._entered += 1
-        if now > passed:
-            self._transit += now - passed
+        self._transit += took
+        return None
 
     def leave(self) -> None:
         """A request that passed will never reach the application."""
@@ -207,13 +250,14 @@ class DoorRule:
             self._judge(now, elapsed, max(0, useful - self._useful))
         self._since = now
         self._useful = useful
-        self._offered = self._entered = 0
+        self._offered = self._entered = self._narrowed = 0
         self._transit = 0.0
 
     def _judge(self, now: float, elapsed: float, useful: int) -> None:
         rate = useful / elapsed
-        # Half new, half old, as one window of a slow service is a handful of requests.
-        self._use_rate = rate if rate > self._use_rate else 0.5 * (self._use_rate + rate)
+        # A window of a slow service is a handful of requests.
+        fallen = self._use_rate + _WEIGHT * (rate - self._use_rate)
+        self._use_rate = max(rate, fallen)
         self._pass_rate = _SPARE * self._use_rate + _TRICKLE
         self._allowed = max(1.0, _NARROW * self.max_lag * self._entered / elapsed)
         if self._entered:
@@ -222,29 +266,36 @@ class DoorRule:
             self.delay = elapsed if self.in_transit else 0.0
         late = self.delay > LATE
         self._offered_rate = self._offered / elapsed
+        stands = self.delay > _STANDS * self.max_lag and self._entered <= _SHRINKS * self._offered
+        self._standing = self._standing + 1 if stands and self.in_transit else 0
         if self._offered_rate <= self._pass_rate:
             self._strained = 0
-            self._calm += 1
-            if not late or self._calm >= _CONFIRM:
-                self.closed = self.thinned = False
+            self.thinned = False
+            few = self._narrowed <= _FEW * self._offered or self._offered_rate <= 2.0 * _TRICKLE
+            self._calm = self._calm + 1 if few else 0
+            if self._calm >= _CALM or (self._calm and not late):
+                self.closed = False
+            if self._standing >= _LASTS:
+                self.closed = True
         elif late:
             self._calm = 0
             self._strained += 1
             if self.closed or self._strained >= _CONFIRM:
-                self._close(now)
+                self.closed = True
+                self._thin(now)
         else:
             self._strained = self._calm = 0
         if self.thinned and now >= self._retry_thinned:
             self.thinned = False
 
-    def _close(self, now: float) -> None:
+    def _thin(self, now: float) -> None:
         if not self.thinned:
-            # It was tried without thinning, and in vain: wait longer before the next time.
-            again = self.closed or now < self._retry_thinned + self._hold
+            # It was tried without, and in vain: wait longer before the next time.
+            again = now < self._retry_thinned + self._hold
             self._hold = min(2.0 * self._hold, _LONGEST_HOLD) if again else _FIRST_HOLD
             self._retry_thinned = now + self._hold
             self._tokens_at = now
-        self.closed = self.thinned = True
+        self.thinned = True
 
     def _takes_token(self, now: float, level: int) -> bool:
         room = max(1.0, self._pass_rate * _NARROW * self.max_lag)
