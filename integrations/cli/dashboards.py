@@ -15,7 +15,7 @@ commands = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Dashboards, recording rules and alerts for Grafana and Prometheus.",
+    help="Dashboards, rules and alerts for Grafana and Prometheus.",
 )
 
 
