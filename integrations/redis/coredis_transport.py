@@ -8,6 +8,7 @@ nothing inside it and throws the whole client away after any failure.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final
@@ -34,6 +35,14 @@ from loadgate.integrations.redis.url import Address
 _LOGGER: Final = logging.getLogger("coredis")
 
 
+# The version is not needed, and asking costs every call a look.
+_UNVERIFIED: Final[Any] = {"verify_version": False}
+
+# Seconds for one of several servers that may lead to the store: the next attempt tries the next.
+# A connection in a data centre is there in 2 ms, with TLS in 5.
+_HASTY: Final[Any] = {"connect_timeout": 0.3, "stream_timeout": 0.3}
+
+
 class CoredisTransport:
     """Connects to `address` with coredis.
 
@@ -47,6 +56,8 @@ class CoredisTransport:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._tls = Tls(address) if address.tls else None
+        # Of several that may lead to the store, the first is whichever did so last.
+        self._ways = deque(TCPLocation(host, port) for host, port in address.hosts)
         self.endpoint = str(address)
         if _LOGGER.level == logging.NOTSET:
             _LOGGER.setLevel(logging.CRITICAL)
@@ -57,69 +68,14 @@ class CoredisTransport:
 
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Connection]:
-        address = self._address
-        options: dict[str, Any] = {
-            "username": address.username,
-            "password": address.password,
-            "retry_policy": NoRetryPolicy(),
-            "decode_responses": False,
-            # The version is not needed, and asking costs every call a look.
-            "verify_version": False,
-        }
         made: list[Any] = []
         entered = False
+        ways = {"cluster": self._cluster, "sentinel": self._primary}
+        way = ways.get(self._address.kind, self._server)
         try:
-            if self._tls is not None:
-                options["ssl_context"] = self._tls.context()
-            if address.kind == "cluster":
-                nodes = [TCPLocation(host, port) for host, port in address.hosts]
-                # Its overloads do not see through the options that it answers in bytes.
-                cluster: Any = coredis.RedisCluster(
-                    startup_nodes=nodes,
-                    # A slot that nobody holds is an error of those who need it, not of the start;
-                    # and the check would need a permission more.
-                    skip_full_coverage_check=True,
-                    **options,
-                )
-                _remember(cluster.connection_pool, made)
-                made.append(cluster.connection_pool.cluster_layout)
-                async with cluster:
-                    entered = True
-                    yield ClusterConnection(cluster)
-            elif address.kind == "sentinel":
-                options.pop("verify_version")
-                sentinel = coredis.Sentinel(
-                    [TCPLocation(host, port) for host, port in address.hosts],
-                    # The same certificates, but passwords of their own.
-                    sentinel_kwargs={
-                        "username": address.sentinel_username,
-                        "password": address.sentinel_password,
-                        "decode_responses": False,
-                        "ssl_context": options.get("ssl_context"),
-                    },
-                    db=address.db,
-                    **options,
-                )
-                for one in sentinel.sentinels:
-                    _remember(one.connection_pool, made)
-                async with sentinel:
-                    primary: Any = sentinel.primary_for(address.service)
-                    _remember(primary.connection_pool, made)
-                    async with primary:
-                        connection = await _leased(primary)
-                        entered = True
-                        yield _ServerConnection(connection)
-            else:
-                if address.kind == "socket":
-                    options["unix_socket_path"] = address.path
-                else:
-                    options["host"], options["port"] = address.hosts[0]
-                client: Any = coredis.Redis(db=address.db, **options)
-                _remember(client.connection_pool, made)
-                async with client:
-                    connection = await _leased(client)
-                    entered = True
-                    yield _ServerConnection(connection)
+            async with way(made) as connection:
+                entered = True
+                yield connection
         except Exception as error:
             first = first_of(error)
             if isinstance(first, StoreError):
@@ -129,6 +85,80 @@ class CoredisTransport:
             raise
         finally:
             _close_buffers(made)
+            if not entered:
+                self._ways.rotate(-1)
+
+    def _options(self) -> dict[str, Any]:
+        """What every client of coredis is told."""
+        address = self._address
+        return {
+            "username": address.username,
+            "password": address.password,
+            "retry_policy": NoRetryPolicy(),
+            "decode_responses": False,
+            "ssl_context": self._tls.context() if self._tls is not None else None,
+        }
+
+    @asynccontextmanager
+    async def _server(self, made: list[Any]) -> AsyncGenerator[Connection]:
+        address = self._address
+        where: dict[str, Any] = {"unix_socket_path": address.path}
+        if address.kind != "socket":
+            where = {"host": self._ways[0].host, "port": self._ways[0].port}
+        client: Any = coredis.Redis(db=address.db, **where, **_UNVERIFIED, **self._options())
+        _remember(client.connection_pool, made)
+        async with client:
+            yield _ServerConnection(await _leased(client))
+
+    @asynccontextmanager
+    async def _primary(self, made: list[Any]) -> AsyncGenerator[Connection]:
+        """The primary that sentinels name."""
+        address, options = self._address, self._options()
+        sentinel = coredis.Sentinel(
+            self._ways,
+            # The same certificates, but passwords of their own.
+            sentinel_kwargs={
+                "username": address.sentinel_username,
+                "password": address.sentinel_password,
+                "decode_responses": False,
+                "ssl_context": options["ssl_context"],
+                **_HASTY,
+            },
+            db=address.db,
+            **options,
+        )
+        for one in sentinel.sentinels:
+            _remember(one.connection_pool, made)
+        async with sentinel:
+            await _ask_sentinels(sentinel, address.service)
+            primary: Any = sentinel.primary_for(address.service)
+            _remember(primary.connection_pool, made)
+            async with primary:
+                yield _ServerConnection(await _leased(primary))
+
+    @asynccontextmanager
+    async def _cluster(self, made: list[Any]) -> AsyncGenerator[Connection]:
+        options = self._options()
+        # Somebody must be there: looking for the nodes, coredis leaves every connection that did
+        # not come up to the garbage collector, and waits for a silent one as long as it may.
+        there = self._ways[0]
+        visitor: Any = coredis.Redis(there.host, there.port, **_UNVERIFIED, **_HASTY, **options)
+        _remember(visitor.connection_pool, made)
+        async with visitor:
+            await _leased(visitor)
+        # Its overloads do not see through the options that it answers in bytes.
+        cluster: Any = coredis.RedisCluster(
+            startup_nodes=[there],
+            # A slot that nobody holds is an error of those who need it, not of the start;
+            # and the check would need a permission more.
+            skip_full_coverage_check=True,
+            **_UNVERIFIED,
+            **options,
+        )
+        _remember(cluster.connection_pool, made)
+        made.append(cluster.connection_pool.cluster_layout)
+        async with cluster:
+            yield ClusterConnection(cluster)
 
 
 def _remember(pool: Any, made: list[Any]) -> None:
@@ -165,6 +195,17 @@ def _close_buffers(made: list[Any]) -> None:
                     buffer.close()
         for end in getattr(one, "_error_stream", ()):
             end.close()
+
+
+async def _ask_sentinels(sentinel: Any, service: str) -> None:
+    """See that some sentinel knows `service`; whose password is wrong must not be a riddle."""
+    try:
+        await sentinel.discover_primary(service)
+    except RedisError as error:
+        told = translated(error)
+        if told.configuration:
+            raise StoreError(told.code, f"a sentinel says: {error}") from error
+        raise told from error
 
 
 async def _leased(client: Any) -> BaseConnection:

@@ -31,6 +31,7 @@ SECRET = "sixteen letters!"
         ("valkey://[::1]:7000", "::1:7000"),
         ("redis+cluster://a:1,b:2", "a:1,b:2"),
         ("redis+sentinel://:pw@a,b:2/main", "a:26379,b:2/main"),
+        ("redis+sentinel://a/main?sentinel_password=pw", "a:26379/main"),
         ("unix:///run/redis.sock?db=3", "unix:/run/redis.sock"),
     ],
 )
@@ -50,7 +51,9 @@ def test_credentials_and_options_are_understood() -> None:
         "", "localhost", "http://h", "redis://", "redis://h:x", "redis://h:99999", "redis://a,b",
         "redis://h/one", "redis+cluster://h/1", "redis+sentinel://h", "unix://",
         "redis://h?verify=no", "rediss://h?verify=maybe", "redis://h?timeout=1",
-        "redis://:hunter2@h:x",
+        "redis://:hunter2@h:x", "redis://h?sentinel_password=hunter2",
+        "redis+sentinel://h/main?sentinel_username=gate",
+        "redis+sentinel://h/main?sentinel_password=hunter2&sentinel_name=hunter2",
     ],
 )  # fmt: skip
 def test_a_wrong_url_is_an_error_that_shows_no_password(url: str) -> None:

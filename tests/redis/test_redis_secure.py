@@ -146,6 +146,78 @@ async def test_a_sentinel_and_its_primary_over_tls(folder: Path) -> None:
             assert await source(controller) == "store"
 
 
+@pytest.fixture(scope="module")
+def secure_cluster(folder: Path) -> Generator[str]:
+    """Where a cluster is whose nodes speak TLS, to each other too, and want certificates."""
+    ports: list[int] = []
+
+    def secured(port: int) -> list[str]:
+        ports.append(port)
+        return [*tls_options(folder, port), "--tls-auth-clients", "yes"]
+
+    with cluster(WITH_TLS, secured):
+        yield ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+@pytest.mark.parametrize("mode", ["strict", "local"])
+async def test_a_cluster_over_tls(folder: Path, secure_cluster: str, mode: str) -> None:
+    url = f"rediss+cluster://{secure_cluster}?{client(folder)}"
+    async with AdmissionController(shared(url, *every_algorithm(), mode=mode)) as controller:
+        await ask_everything(controller)  # of 20 clients: every node is asked
+
+
+async def test_a_cluster_that_nobody_vouches_for_is_an_error_at_the_start(
+    folder: Path, secure_cluster: str
+) -> None:
+    url = f"rediss+cluster://{secure_cluster}?{client(folder, 'stranger')}"
+    with pytest.raises(PolicyError, match=r"store\.url.*CERTIFICATE_VERIFY_FAILED"):
+        async with AdmissionController(shared(url, "3/hour")):
+            pass
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Generator[str]:
+    """Where sentinels are that want a password of their own."""
+    with Server("valkey-9.1", "--requirepass", "hunter2") as primary:
+        watch = (
+            f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
+            "sentinel auth-pass main hunter2\n"
+            "requirepass sesame\n"
+            "user gate on >simsim%1 +@connection +sentinel|get-master-addr-by-name\n"
+        )
+        with Server("valkey-9.1", sentinel=watch) as sentinel:
+            yield f"redis+sentinel://:hunter2@127.0.0.1:{sentinel.port}/main"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["sentinel_password=sesame", "sentinel_username=gate&sentinel_password=simsim%251"],
+)
+async def test_sentinels_get_a_password_of_their_own(guarded: str, words: str) -> None:
+    async with AdmissionController(shared(f"{guarded}?{words}", "3/hour")) as controller:
+        assert await source(controller) == "store"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("", "NOAUTH"), ("?sentinel_password=0pen", "WRONGPASS"),
+     ("?sentinel_username=gate&sentinel_password=0pen", "WRONGPASS")],
+)  # fmt: skip
+async def test_a_wrong_password_of_sentinels_is_an_error_that_does_not_show_it(
+    guarded: str, words: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("coredis").setLevel(logging.DEBUG)
+    controller = AdmissionController(shared(f"{guarded}{words}", "3/hour"))
+    with pytest.raises(PolicyError, match=rf"store\.url: .*{code}: a sentinel says") as caught:
+        async with controller:
+            pass
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    shown += f"{controller.snapshot()!r} {controller.shared!r} {controller.policy!r}"
+    for password in ("0pen", "hunter2"):
+        assert password not in shown
+
+
 async def test_a_unix_socket(folder: Path, secure: int) -> None:
     del secure  # it listens on the socket too
     url = f"unix://:hunter2@{folder}/socket?db=3"
