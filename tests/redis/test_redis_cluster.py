@@ -8,7 +8,7 @@ from collections.abc import Generator
 import anyio
 import pytest
 
-from loadgate import AdmissionController, Overloaded, Policy, Rate, RateLimited
+from loadgate import AdmissionController, Overloaded, Policy, Rate, RateLimited, Reason
 from loadgate.integrations.redis.coredis_cluster import slot_of
 from loadgate.integrations.redis.keys import Keys
 from tests.redis.servers import Move, Server, cluster
@@ -127,6 +127,36 @@ async def test_two_rates_of_a_client_that_nobody_can_decide_together_fall_to_the
         assert store.troubles["moving"] == 1
         assert store.incidents == 0  # the store is there, for all others
     Move(move.slot, target, source).end()
+
+
+async def test_a_request_of_which_one_part_is_never_answered_costs_nothing(
+    nodes: list[Server],
+) -> None:
+    rates = [Rate(name, "3/hour", key=name, shared=True) for name in ("account", "address")]
+    policy = shared(url_of(nodes), *rates, on_failure="closed")
+    keys = Keys(policy.store.prefix if policy.store else "", SECRET)
+
+    def at(rate: Rate, name: str) -> Server:
+        return owner(nodes, slot_of(keys.key(keys.head(rate), name, keys.tail(rate))))
+
+    async with AdmissionController(policy) as controller:
+        frozen = at(rates[1], "here")
+        account = next(f"{n}" for n in range(100) if at(rates[0], f"{n}") is not frozen)
+        who = {"account": account, "address": "here"}
+        frozen.pause()
+        try:
+            with pytest.raises(Overloaded) as caught:
+                async with controller.admit(client=who):
+                    pass
+            assert caught.value.reason == Reason.STORE_UNAVAILABLE
+        finally:
+            frozen.resume()
+        with anyio.fail_after(30):
+            while controller.snapshot().store.state != "closed":  # noqa: ASYNC110  # another process
+                await anyio.sleep(0.01)
+        async with controller.admit(client=who) as permit:
+            assert [round(quota.remaining) for quota in permit.quotas] == [2, 2]
+        assert controller.snapshot().store.troubles["timeout"] == 1
 
 
 async def test_slots_that_move_under_load_refuse_nobody_and_admit_nobody_twice(
