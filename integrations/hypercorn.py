@@ -33,6 +33,10 @@ class BoundConfig(Config):
     Args:
         listener: The socket; Hypercorn closes it in the end.
         on_listening: Called once, when the app has started and the socket listens.
+
+    Attributes:
+        failure: What the app said when its startup failed.
+        on_exit: Called when the app raises `SystemExit` in a request, before that leaves the loop.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class BoundConfig(Config):
         self._listener = listener
         self._on_listening = on_listening
         self.failure: str | None = None
+        self.on_exit: Callable[[SystemExit], None] | None = None
         # Without a handler of its own Hypercorn's log goes where the process's log goes. INFO
         # would only repeat the address.
         self.errorlog = logging.getLogger("hypercorn.error")
@@ -132,7 +137,12 @@ def _observed(app: Any, config: BoundConfig) -> Any:
 
     async def observed(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
-            await app(scope, receive, send)
+            try:
+                await app(scope, receive, send)
+            except SystemExit as ended:
+                if config.on_exit is not None:
+                    config.on_exit(ended)
+                raise
             return
         unanswered = ""
         over = False

@@ -11,6 +11,7 @@ import gc
 import logging
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from loadgate.errors import PolicyError, UsageError
 from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.cli.bind import url
 from loadgate.integrations.cli.fits import Fit, changes
+from loadgate.integrations.cli.leaving import end_within, exit_in, leave
 from loadgate.integrations.cli.ops import OpsApp, State
 from loadgate.integrations.cli.policyfile import PolicyFileError
 from loadgate.integrations.cli.say import announce
@@ -134,6 +136,7 @@ class Process:
         self._ops = OpsApp(MetricsPage(REGISTRY).render, live, self._controller.ready)
         self._config = BoundConfig(service.listener, self._on_listening)
         self._config.graceful_timeout = service.graceful_timeout
+        self._config.on_exit = partial(end_within, service.graceful_timeout)
         if service.access_log:
             self._config.accesslog = "-"
 
@@ -145,6 +148,7 @@ class Process:
 
         Raises:
             StartupError: The app's startup failed, or the shared store refuses to serve.
+            SystemExit: The app has raised it; whatever does not end then is dropped in time.
         """
         # Hypercorn picks uvloop only in workers that it starts itself; here the loop is ours.
         options = {"use_uvloop": backend == "uvloop"} if backend != "trio" else {}
@@ -156,6 +160,10 @@ class Process:
             )
         except PolicyError as error:
             raise StartupError(str(error)) from None
+        except BaseException as error:
+            if (ended := exit_in(error)) is None:
+                raise
+            leave(ended)
         return self._code
 
     async def _live(self) -> None:

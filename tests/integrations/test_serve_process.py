@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -104,6 +105,45 @@ async def app(scope, receive, send):
 """
     with Served(tmp_path, app=app) as served:
         assert int(served.get("/").text) > 1000
+
+
+@pytest.mark.parametrize(
+    ("backend", "door"),
+    [("uvloop", "answer"), ("uvloop", "off"), ("asyncio", "answer"), ("trio", "off")],
+)
+@pytest.mark.parametrize("before", ["/idle", "/busy"])
+def test_an_app_that_ends_the_process_ends_it_whatever_its_threads_do(
+    tmp_path: Path, before: str, backend: str, door: str
+) -> None:
+    app = """
+import sys
+import threading
+import anyio
+
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        raise NotImplementedError
+    if scope["path"] == "/idle":
+        await anyio.to_thread.run_sync(int)
+    if scope["path"] == "/busy":
+        print("busy", flush=True)
+        await anyio.to_thread.run_sync(threading.Event().wait)
+    if scope["path"] == "/exit":
+        sys.exit(3)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+"""
+    options = ("--backend", backend, "--door", door, "--graceful-timeout", "0.5")
+    with ThreadPoolExecutor() as threads, Served(tmp_path, *options, app=app) as served:
+        first = threads.submit(served.get, before)
+        if before == "/busy":
+            served.line("busy")
+        else:
+            assert first.result(PATIENCE).status_code == 200
+        with suppress(httpx.TransportError):
+            assert served.get("/exit").status_code == 500
+        assert served.ended() == 3
+        assert ("is dropped" in served.log()) == (before == "/busy")
 
 
 def test_no_answer_is_cut_short_when_a_busy_server_drains(tmp_path: Path) -> None:
