@@ -54,8 +54,8 @@ class Deciding:
     """
 
     __slots__ = (
-        "_clock", "_decisions", "_denied", "_draw", "_link", "_monotonic", "_number", "_on_late",
-        "_process", "_rates", "_returns", "_split", "_tally",
+        "_budget", "_clock", "_decisions", "_denied", "_draw", "_link", "_monotonic", "_number",
+        "_on_late", "_process", "_rates", "_returns", "_split", "_tally", "_waited",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,8 @@ class Deciding:
         self._rates = rates
         self._link = link
         self._tally = tally
+        self._waited = tally.wait.add
+        self._budget = link.budget
         self._decisions = tally.decisions
         self._process = process
         self._split = split
@@ -88,13 +90,13 @@ class Deciding:
         asked = now if self._monotonic else time.monotonic()
         plain = self._rates.plain
         if plain is not None and type(client) is str:
-            key = plain.key(client)
+            key = plain.known.get(client) or plain.key(client)
             if not self._denied or self._denied.look(key, asked, cost) is None:
                 single = Single(
                     CHARGE_ONE,
                     (key,),
-                    (plain.item(cost),),
-                    asked + self._link.budget,
+                    (plain.told if cost == plain.told_cost else plain.item(cost),),
+                    asked + self._budget,
                     on_late=self._on_late,
                     share=plain,
                     subject=client,
@@ -180,7 +182,7 @@ class Deciding:
         return self._fall_back(question, now)
 
     def _submit(self, question: Question) -> None:
-        deadline = question.asked + self._link.budget
+        deadline = question.asked + self._budget
         if len(question.entries) == 1:
             share, _, key, setting = question.entries[0]
             if not share.log:
@@ -237,15 +239,35 @@ class Deciding:
         if isinstance(question, Single):
             if not question.over:
                 await question.wait()
-            self._tally.wait.add(time.monotonic() - question.asked)
+            self._waited(time.monotonic() - question.asked)
             answer = question.answer
-            unasked = question.owner is None and question.decided is None
-            if unasked and answer is not None and answer[0] == DONE:
-                self._decisions["store"] += 1
-                return question.granted(answer)
-            return self._read(question.question())
+            if answer is None or answer[0] != DONE or question.owner or question.decided:
+                return self._read(question.question())
+            # The common case, written out: every call is a percent of a decision.
+            question.decided = True
+            self._decisions["store"] += 1
+            share, cost, rate = question.share, question.cost, question.share.rate
+            share.member.allowed += 1
+            share.used(question.subject, cost, question.now)
+            return Charge(
+                (
+                    Quota(
+                        True,
+                        rate.burst,
+                        answer[2] / share.scale.unit,
+                        answer[3] / 1e6,
+                        0.0,
+                        question.subject,
+                        cost,
+                        question.server_us / 1e6,
+                        rate.name,
+                    ),
+                ),
+                "store",
+                question,
+            )
         if question.local and not question.spent:
-            refusal = await gather(question, self._link.budget)
+            refusal = await gather(question, self._budget)
             if refusal is not None:
                 self._decisions["lease"] += 1
                 question.decided = False
@@ -260,7 +282,7 @@ class Deciding:
         for ask, _ in question.parts:
             if not ask.over:
                 await ask.wait()
-        self._tally.wait.add(time.monotonic() - question.asked)
+        self._waited(time.monotonic() - question.asked)
         return self._read(question)
 
     def _read(self, question: Question) -> Charge | Refuse:
@@ -317,7 +339,7 @@ class Deciding:
         if lacking is not None:
             question.decided = False
             self._decisions["lease"] += 1
-            return not_yet(lacking, question, now, self._link.budget)
+            return not_yet(lacking, question, now, self._budget)
         if not question.entries:
             return self._decide(question)
         for ask, _ in question.parts:  # there was no room for another lease
@@ -345,7 +367,7 @@ class Deciding:
     def _fall_back(self, question: Question, now: float) -> Charge | Refuse:
         """Decide as the operator chose for a store that does not answer."""
         self._tally.unanswered(question)
-        source, given, refusal = without_store(question, now, self._draw(), self._link.budget)
+        source, given, refusal = without_store(question, now, self._draw(), self._budget)
         self._decisions[source] += 1
         question.decided = refusal is None
         if refusal is None:

@@ -43,11 +43,13 @@ class Share:
         log: Whether the store keeps a log of requests, each under a name.
         on_failure: What happens without the store.
         leases: What this process has leased, if it decides in memory.
+        known: Keys of the store that `key` has made, by subject.
+        told: What `item` answered last, for the cost `told_cost`.
     """
 
     __slots__ = (
-        "_cost", "_item", "_keys", "_known", "_part", "_tail", "_used", "_used_since",
-        "by_text", "flag", "head", "leases", "log", "member", "on_failure", "rate", "scale",
+        "_keys", "_part", "_tail", "_used", "_used_since", "by_text", "flag", "head", "known",
+        "leases", "log", "member", "on_failure", "rate", "scale", "told", "told_cost",
     )  # fmt: skip
 
     def __init__(self, rate: Rate, keys: Keys, on_failure: OnFailure, part: float) -> None:
@@ -68,9 +70,9 @@ class Share:
         self.on_failure: OnFailure = on_failure
         self.by_text = rate.key == "client" and not rate.match and not rate.exempt
         self.log = self.scale.kind == LOG
-        self._known: dict[Key, bytes] = {}
-        self._cost = 0.0
-        self._item: Setting = (0, 0, 0, 0, 0, 0)
+        self.known: dict[Key, bytes] = {}
+        self.told_cost = 0.0
+        self.told: Setting = (0, 0, 0, 0, 0, 0)
         self.flag = LOOK if rate.on_outcome else OBSERVE if rate.mode == "observe" else ENFORCE
 
     def change(
@@ -85,12 +87,12 @@ class Share:
 
     def key(self, subject: Key) -> bytes:
         """Where the store keeps `subject`."""
-        key = self._known.get(subject)
+        key = self.known.get(subject)
         if key is None:
-            if len(self._known) >= _KEYS:
-                self._known.clear()
+            if len(self.known) >= _KEYS:
+                self.known.clear()
             key = self._keys.key(self.head, subject, self._tail)
-            self._known[subject] = key
+            self.known[subject] = key
         return key
 
     def used(self, subject: Key, cost: float, now: float) -> None:
@@ -116,12 +118,12 @@ class Share:
         Raises:
             ValueError: The cost means nothing.
         """
-        if cost != self._cost:
+        if cost != self.told_cost:
             numbers = self.scale
             units = numbers.units(cost)
-            self._item = (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units)
-            self._cost = cost
-        return self._item
+            self.told = (numbers.kind, self.flag, numbers.a, numbers.c, numbers.unit, units)
+            self.told_cost = cost
+        return self.told
 
     def stats(self) -> RateStats:
         """What it has done, under the operator's numbers."""

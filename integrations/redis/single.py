@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from loadgate.decisions import Quota
 from loadgate.integrations.redis.ask import Ask, Setting
 from loadgate.integrations.redis.question import Entry, Question
 from loadgate.integrations.redis.shares import Share
-from loadgate.shared import Charge
 
 
 class Single(Ask, kw_only=True, eq=False):
@@ -43,32 +41,3 @@ class Single(Ask, kw_only=True, eq=False):
             )
         question: Question = self.owner
         return question
-
-    def granted(self, answer: list[int]) -> Charge:
-        """The store has charged the request: it goes on.
-
-        Args:
-            answer: What the store said.
-        """
-        # `Share.used` and `quota_of` with what is known here.
-        self.decided = True
-        share, cost, rate = self.share, self.cost, self.share.rate
-        share.member.allowed += 1
-        share.used(self.subject, cost, self.now)
-        return Charge(
-            (
-                Quota(
-                    True,
-                    rate.burst,
-                    answer[2] / share.scale.unit,
-                    answer[3] / 1e6,
-                    0.0,
-                    self.subject,
-                    cost,
-                    self.server_us / 1e6,
-                    rate.name,
-                ),
-            ),
-            "store",
-            self,
-        )
