@@ -42,6 +42,10 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 _READ: Final = 64 * 1024
 
+# The answer waits for the end of the stream, which comes with closing: one packet for two, where
+# the system can do it.
+_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+
 
 class Acceptor:
     """Accepts on one listening socket for as long as it is open.
@@ -154,8 +158,8 @@ class Acceptor:
             connection.verdict = verdict
             return False
         with suppress(OSError):  # it left, or reads nothing: then nobody misses the answer
-            peer.send(self._door.answer(verdict, data, close=True))
-        # Nothing is unread, so closing sends the end of the stream and no reset.
+            peer.send(self._door.answer(verdict, data, close=True), _MORE)
+        # Nothing is unread, so closing sends the answer with the end of the stream and no reset.
         peer.close()
         return True
 
