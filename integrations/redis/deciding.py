@@ -55,7 +55,7 @@ class Deciding:
 
     __slots__ = (
         "_budget", "_clock", "_decisions", "_denied", "_draw", "_link", "_monotonic", "_number",
-        "_on_late", "_process", "_rates", "_returns", "_split", "_tally", "_waited",
+        "_on_late", "_process", "_rates", "_refused", "_returns", "_split", "_tally", "_waited",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class Deciding:
         self._draw = draw
         self._monotonic = clock is time.monotonic
         self._denied = Denied()
+        self._refused = self._denied.known
         self._on_late = self._late
         self._number = 0
         self._returns = Returns(link, self._denied, tally, self._next_id)
@@ -91,7 +92,7 @@ class Deciding:
         plain = self._rates.plain
         if plain is not None and type(client) is str:
             key = plain.known.get(client) or plain.key(client)
-            if not self._denied or self._denied.look(key, asked, cost) is None:
+            if not self._refused or self._denied.look(key, asked, cost) is None:
                 single = Single(
                     CHARGE_ONE,
                     (key,),
@@ -158,7 +159,7 @@ class Deciding:
         if not entries and not local:
             self._decisions["none"] += 1
             return NOTHING
-        if entries and self._denied:
+        if entries and self._refused:
             refusal = self._still_denied(entries, cost, asked)
             if refusal is not None:
                 return refusal

@@ -17,20 +17,21 @@ _MOST: Final = 4096
 
 
 class Denied:
-    """Refusals of the last second, by key of the store."""
+    """Refusals of the last second, by key of the store.
 
-    __slots__ = ("_known",)
+    Attributes:
+        known: Those that are remembered; whoever finds none there need not `look`.
+    """
+
+    __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[float, float, float, Quota]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
+        self.known: dict[bytes, tuple[float, float, float, Quota]] = {}
 
     def note(self, key: bytes, asked: float, cost: float, quota: Quota) -> None:
         """The store refused `cost`, in answer to a question that was `asked` then."""
         retry_after = min(quota.retry_after, 1e9)
-        known = self._known
+        known = self.known
         known.pop(key, None)
         if len(known) >= _MOST:
             del known[next(iter(known))]
@@ -39,15 +40,15 @@ class Denied:
 
     def look(self, key: bytes, now: float, cost: float) -> tuple[float, Quota] | None:
         """Seconds still to wait and what the store answered, if that still holds for `cost`."""
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is None:
             return None
         until, free, least, quota = found
         if now >= until:
-            del self._known[key]
+            del self.known[key]
             return None
         return (free - now, quota) if cost >= least else None
 
     def forget(self, key: bytes) -> None:
         """Something was given back."""
-        self._known.pop(key, None)
+        self.known.pop(key, None)

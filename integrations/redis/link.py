@@ -257,6 +257,10 @@ class Link:
                     idle.pop().set()
             if batch:
                 await self._exchange(connection, batch)
+                if not queue:
+                    # Those who were answered ask again in this turn: their next questions leave
+                    # at its end, not in the next.
+                    await anyio.lowlevel.checkpoint()
 
     def _take(self, connection: Connection) -> list[Ask]:
         """The next requests that may travel together."""
