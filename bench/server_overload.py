@@ -1,7 +1,7 @@
 """What does a real server deliver beyond its capacity, bare, with its own limits, behind loadgate?
 
-    python -m bench.server_overload --write             # about twelve minutes, on a quiet machine
-    python -m bench.server_overload --services pool --connections keep --arms Granian --seconds 1
+    python -m bench.server_overload --write             # about thirteen minutes, on a quiet machine
+    python -m bench.server_overload --services pool --connections keep --arms Granian --unloaded 5
 
 Open-loop Poisson arrivals (latency from the intended start, patience one second), rising step by
 step to 50 times the capacity, against one worker. Kept and new connections apart, because a
@@ -44,6 +44,10 @@ SETTLE: Final = 1.5
 
 # The SLO of a service is this many times its unloaded p99: what a caller would still accept.
 SLO_FACTOR: Final = 4.0
+
+# Seconds at a tenth of the capacity from which that follows: a hundred requests and more, as the
+# p99 of fewer is the slowest of them.
+UNLOADED: Final = 25.0
 
 # Share of the capacity that the vital clients ask for.
 VITAL_SHARE: Final = 0.25
@@ -195,7 +199,7 @@ async def climb(
 async def run_all(
     services: list[Service], connections: list[Connection], names: list[str], fixed: Path,
     policies: list[Path], options: list[str],
-    *, factors: list[float], seconds: float, seed: int, pin: bool, console: Console,
+    *, factors: list[float], seconds: float, rest: float, seed: int, pin: bool, console: Console,
 ) -> Outcome:  # fmt: skip
     """Measure everything."""
     cancel_on_signals()
@@ -203,7 +207,7 @@ async def run_all(
     for connection in connections:
         outcome.trivial[connection] = await trivial(connection, seconds, seed, pin)
     for service in services:
-        p99 = await unloaded(service, 2 * seconds, seed, pin)
+        p99 = await unloaded(service, rest, seed, pin)
         slo = outcome.slo[service] = SLO_FACTOR * p99
         capacity = outcome.capacity[service] = CAPACITY[service]
         places = outcome.places[service] = places_for(slo, capacity)
@@ -250,6 +254,9 @@ def main(
         list[str] | None, typer.Option(help="An option for loadgate serve; repeatable.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Counted seconds of each step.")] = 2.2,
+    unloaded: Annotated[
+        float, typer.Option(min=1.0, help="Seconds of rest, from which the SLO follows.")
+    ] = UNLOADED,
     seed: Annotated[int, typer.Option()] = 1,
     pin: Annotated[bool, typer.Option(help="A core for the server, one for the load.")] = True,
     json: Annotated[Path | None, typer.Option(help="Write every cell here.")] = None,
@@ -278,7 +285,8 @@ def main(
             run_all(
                 services or list(Service), chosen, arms or [], fixed,
                 policy or [], serve_option or [],
-                factors=steps, seconds=seconds, seed=seed, pin=can_pin, console=console,
+                factors=steps, seconds=seconds, rest=unloaded, seed=seed, pin=can_pin,
+                console=console,
             )
         )  # fmt: skip
     if json is not None:

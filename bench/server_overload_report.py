@@ -150,9 +150,9 @@ def page(outcome: Outcome) -> str:
         f"{outcome.trivial.get('new', nan):,.0f} on new ones.",
         "",
         f"Goodput as a share of what could be had at each step; then, at {top:g} times the "
-        "capacity: the share of the vital clients' requests that was good, p99 of the 200s, "
-        "refusals (median and p99), requests without any answer, answers of any kind per CPU "
-        "second, and the processor time that the server got, in cores.",
+        "capacity: the share of the vital clients' requests that was good, p99 of the 200s (and at "
+        "the step before), refusals (median and p99), requests without any answer, answers of any "
+        "kind per CPU second, and the processor time that the server got, in cores.",
         "",
     ]
     for service, slo in outcome.slo.items():
@@ -186,7 +186,9 @@ def _row(arm: str, cells: list[Cell]) -> str:
         if last.refused
         else "none"
     )
-    p99 = "-" if isnan(last.p99) else f"{milliseconds(last.p99)} ms"
+    p99 = " / ".join(
+        "-" if isnan(cell.p99) else f"{milliseconds(cell.p99)} ms" for cell in reversed(cells[-2:])
+    )
     cost = "-" if isnan(last.answers_per_cpu) else f"{last.answers_per_cpu:,.0f}"
     shares = " | ".join(f"{cell.share:.0%}" for cell in cells)
     return (
