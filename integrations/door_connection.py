@@ -13,7 +13,13 @@ from typing import Any, Final, cast
 
 from loadgate.decisions import Refuse
 from loadgate.integrations.door import GOAWAY, Door
-from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
+from loadgate.integrations.door_head import (
+    MAX_BODY,
+    MAX_HEAD,
+    begins_with_request,
+    head_end,
+    read_head,
+)
 from loadgate.integrations.door_keeper import MAX_LINGER, Doorman
 from loadgate.integrations.receive import Receive, Scope, Send
 
@@ -166,8 +172,8 @@ class DoorConnection(asyncio.Protocol):
             inner = self._inner = self.start(self._transport)
         self._passed = passed
         self.busy = True
-        if data.startswith(b"PRI "):
-            # Its requests come when the client likes, so how long that takes says nothing.
+        if data.startswith(b"PRI ") and not begins_with_request(data):
+            # The first one comes when the client likes, so how long it takes says nothing.
             self.uncounted()
         inner.data_received(data)
 

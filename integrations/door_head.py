@@ -14,6 +14,12 @@ MAX_HEAD: Final = 16 * 1024
 # A refused body up to this size is read, so that a kept connection can go on.
 MAX_BODY: Final = 64 * 1024
 
+# HTTP/2 (RFC 9113): bytes of the preface (3.4) and of a frame's head (4.1), and one frame (6.2).
+_PREFACE: Final = 24
+_FRAME: Final = 9
+_HEADERS: Final = 0x1
+_END_HEADERS: Final = 0x4
+
 # h11 takes bare line feeds too, so a head may end with either.
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 
@@ -55,6 +61,20 @@ def read_head(head: bytes) -> Head:
         elif name == b"connection" and b"close" in value:
             keep = False
     return Head(len(head), body, keep)
+
+
+def begins_with_request(data: bytes) -> bool:
+    """Whether an HTTP/2 connection that starts with `data` has asked for something in it.
+
+    A whole HEADERS frame after the preface, as RFC 9113 (3.4) lets clients send it at once.
+    """
+    at = _PREFACE
+    while at + _FRAME <= len(data):
+        length, kind, flags = int.from_bytes(data[at : at + 3]), data[at + 3], data[at + 4]
+        at += _FRAME + length
+        if kind == _HEADERS:
+            return bool(flags & _END_HEADERS) and at <= len(data)
+    return False
 
 
 def target(head: bytes) -> tuple[str, str]:

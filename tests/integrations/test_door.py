@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 import anyio
+import h2.config
+import h2.connection
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +23,13 @@ from loadgate.integrations.asgi import AdmissionMiddleware
 from loadgate.integrations.classes import PathClasses
 from loadgate.integrations.decision_timer import EVERY
 from loadgate.integrations.door import Door
-from loadgate.integrations.door_head import MAX_BODY, MAX_HEAD, head_end, read_head
+from loadgate.integrations.door_head import (
+    MAX_BODY,
+    MAX_HEAD,
+    begins_with_request,
+    head_end,
+    read_head,
+)
 from loadgate.integrations.http import Answer, Contract
 from loadgate.integrations.hypercorn import BoundConfig, StartupError, run
 from loadgate.integrations.prometheus import LoadgateCollector
@@ -218,14 +226,44 @@ def test_who_is_late_on_reaching_the_application_is_answered_in_its_place(uvloop
         assert registry.get_sample_value("loadgate_door_requests_total", labels) == 5
 
 
+class AtOnce(Http2):
+    """Sends its first request together with the preface."""
+
+    def flush(self) -> None:
+        if self.h2.streams:
+            super().flush()
+
+
 @loops
-def test_an_http2_connection_is_not_waited_for(uvloop: bool) -> None:
-    # Its client may ask for something at once or much later, and neither says how late the loop is.
-    with place(uvloop) as here, Http2(here.port) as client:
-        until(lambda: here.rule.asked == 1 and here.rule.in_transit == 0)
+def test_an_http2_connection_is_followed_if_it_begins_with_a_request(uvloop: bool) -> None:
+    with place(uvloop) as here:
         here.rule.late = True
-        client.finish(stream := client.request("GET", "/echo"))
-        assert client.status[stream] == 200
+        with Http2(here.port) as client:
+            # It may ask for something now or much later: that does not say how late the loop is.
+            until(lambda: here.rule.asked == 1 and here.rule.in_transit == 0)
+            client.finish(stream := client.request("GET", "/echo"))
+            assert client.status[stream] == 200
+        for body in (b"", b"x" * 100_000):
+            with AtOnce(here.port) as client:
+                client.finish(stream := client.request("POST", "/echo", body))
+                assert client.status[stream] == 503
+                client.finish(stream := client.request("POST", "/echo", body))
+                assert client.status[stream] == 200
+        assert here.door.counts().late == 2
+
+
+def test_only_a_whole_request_at_the_start_of_http2_counts() -> None:
+    client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    client.initiate_connection()
+    preface = client.data_to_send()
+    head = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.send_headers(1, head)
+    request = client.data_to_send()
+    assert begins_with_request(preface + request)
+    assert not begins_with_request(preface)
+    assert not any(begins_with_request((preface + request)[:-n]) for n in range(1, len(request)))
+    unfinished = request[:4] + bytes([request[4] & ~0x4]) + request[5:]
+    assert not begins_with_request(preface + unfinished)
 
 
 @loops
