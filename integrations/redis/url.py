@@ -89,7 +89,10 @@ def parse(url: str) -> Address:
         known = "redis://, rediss://, redis+cluster://, redis+sentinel:// or unix://"
         raise PolicyError("url", f"scheme {scheme or '(none)'!r} is unknown; write {known}")
     kind, tls = _SCHEMES[scheme]
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment:
+        raise PolicyError("url", "ends at a '#'; in a password or path it is written %23")
+    # A plus is a plus, in passwords and paths: nobody writes spaces there.
+    options = dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
     if unknown := sorted(set(options) - _OPTIONS):
         raise PolicyError("url", f"option {unknown[0]!r} is unknown; {', '.join(sorted(_OPTIONS))}")
     verify = options.get("verify", "yes")

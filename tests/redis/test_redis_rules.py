@@ -43,6 +43,8 @@ def test_credentials_and_options_are_understood() -> None:
     address = parse("rediss://me:pa%3Ass@h:1/2?ca_certs=/x&verify=no")
     assert (address.username, address.password) == ("me", "pa:ss")
     assert (address.db, address.tls, address.ca_certs, address.verify) == (2, True, "/x", False)
+    address = parse("redis+sentinel://h/main?sentinel_username=gate&sentinel_password=a+b%2526")
+    assert (address.sentinel_username, address.sentinel_password) == ("gate", "a+b%26")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_credentials_and_options_are_understood() -> None:
         "", "localhost", "http://h", "redis://", "redis://h:x", "redis://h:99999", "redis://a,b",
         "redis://h/one", "redis+cluster://h/1", "redis+sentinel://h", "unix://",
         "redis://h?verify=no", "rediss://h?verify=maybe", "redis://h?timeout=1",
-        "redis://:hunter2@h:x", "redis://h?sentinel_password=hunter2",
+        "redis://:hunter2@h:x", "redis://:hunter2#@h", "redis://h?sentinel_password=hunter2",
         "redis+sentinel://h/main?sentinel_username=gate",
         "redis+sentinel://h/main?sentinel_password=hunter2&sentinel_name=hunter2",
     ],

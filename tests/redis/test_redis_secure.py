@@ -183,7 +183,7 @@ def guarded() -> Generator[str]:
             f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
             "sentinel auth-pass main hunter2\n"
             "requirepass sesame\n"
-            "user gate on >simsim%1 +@connection +sentinel|get-master-addr-by-name\n"
+            "user gate on >simsim%1 +sentinel|get-master-addr-by-name\n"
         )
         with Server("valkey-9.1", sentinel=watch) as sentinel:
             yield f"redis+sentinel://:hunter2@127.0.0.1:{sentinel.port}/main"
