@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
-from loadgate.decisions import Outcome, Quota, Reason, Refuse, Stage
+from loadgate.decisions import Outcome, Quota, Refuse
 from loadgate.integrations.redis.absence import take_back, without_store
 from loadgate.integrations.redis.ask import CHARGE, CHARGE_ONE, DONE, WRONG_TYPE, Ask
 from loadgate.integrations.redis.denied import Denied
 from loadgate.integrations.redis.link import Link
 from loadgate.integrations.redis.portfolio import Portfolio
-from loadgate.integrations.redis.question import Entry, Leased, Question, quota_of, refused
+from loadgate.integrations.redis.question import Question, applying, by_subject, quota_of, refused
 from loadgate.integrations.redis.returns import Returns
-from loadgate.integrations.redis.shares import LOOK, OBSERVE, Share
+from loadgate.integrations.redis.shares import LOOK, Share
 from loadgate.integrations.redis.single import Single
 from loadgate.integrations.redis.spending import (
     gather,
@@ -32,7 +30,7 @@ from loadgate.integrations.redis.spending import (
     unspend,
 )
 from loadgate.integrations.redis.tally import Tally
-from loadgate.rates.group import NOBODY, Client
+from loadgate.rates.group import Client
 from loadgate.rates.table import Key
 from loadgate.shared import Charge
 
@@ -137,31 +135,17 @@ class Deciding:
                         rate.name,
                     )
                     return Charge((quota,), "lease", (lease, units, asked))
-        entries: list[Entry] = []
-        local: list[Leased] = []
-        for share in self._rates.active:
-            member = share.member
-            subject = client if share.by_text and type(client) is str else member.key_of(client)
-            if subject is None:
-                continue
-            if subject is NOBODY:
-                if member.observe:
-                    member.would_refuse += 1
-                    continue
-                member.refused += 1
-                return Refuse(Stage.RATE, Reason.RATE, float("inf"), cost, 0.0, share.rate.name)
-            if share.leases is not None:
-                lease = share.leases.lease(subject)
-                if lease is not None:
-                    local.append((share, subject, lease, share.scale.units(cost)))
-                    continue
-            entries.append((share, subject, share.key(subject), share.item(cost)))
+        found = applying(self._rates.active, client, cost)
+        if isinstance(found, Refuse):
+            return found
+        entries, local = found
         if not entries and not local:
             self._decisions["none"] += 1
             return NOTHING
         if entries and self._refused:
-            refusal = self._still_denied(entries, cost, asked)
+            refusal = self._denied.refusal(entries, cost, asked)
             if refusal is not None:
+                self._decisions["cache"] += 1
                 return refusal
         question = Question(entries, local, cost, asked, now)
         if local:
@@ -193,7 +177,9 @@ class Deciding:
                 if not self._link.submit(ask):
                     ask.give_up(ask.trouble)
                 return
-        for entries in self._together(question.entries):
+        # In a cluster those of each subject, for they may lie on several nodes.
+        parts = by_subject(question.entries) if self._split else [question.entries]
+        for entries in parts:
             ask = Ask(
                 CHARGE,
                 [entry[2] for entry in entries],
@@ -206,34 +192,6 @@ class Deciding:
             question.parts.append((ask, entries))
             if not self._link.submit(ask):
                 ask.give_up(ask.trouble)
-
-    def _together(self, entries: list[Entry]) -> list[list[Entry]]:
-        """All in one call, or those of each subject if a cluster spreads them over its nodes."""
-        if not self._split or len(entries) == 1:
-            return [entries]
-        by_tag: dict[bytes, list[Entry]] = {}
-        for entry in entries:
-            by_tag.setdefault(entry[2].partition(b"}")[0], []).append(entry)
-        return list(by_tag.values())
-
-    def _still_denied(self, entries: list[Entry], cost: float, asked: float) -> Refuse | None:
-        worst: tuple[float, Share, Quota] | None = None
-        for share, _, key, _ in entries:
-            if share.flag == OBSERVE or share.rate.mode == "observe":
-                continue
-            found = self._denied.look(key, asked, cost)
-            if found is not None and (worst is None or found[0] > worst[0]):
-                worst = (found[0], share, found[1])
-        if worst is None:
-            return None
-        retry_after, share, quota = worst
-        share.member.refused += 1
-        self._decisions["cache"] += 1
-        reset_after = max(retry_after, quota.reset_after - (quota.retry_after - retry_after))
-        quota = msgspec.structs.replace(
-            quota, cost=cost, retry_after=retry_after, reset_after=reset_after
-        )
-        return refused(share, quota)
 
     async def answer(self, question: Single | Question) -> Charge | Refuse:
         """The decision that `ask` could not give at once; see `SharedRates.answer`."""

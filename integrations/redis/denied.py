@@ -6,9 +6,14 @@ then only towards refusing. So a client that hammers on costs the store nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from loadgate.decisions import Quota
+import msgspec
+
+from loadgate.decisions import Quota, Refuse
+from loadgate.integrations.redis.question import Entry, refused
+from loadgate.integrations.redis.shares import Share
 
 # Seconds that a refusal is believed at most, so that a key removed by hand counts soon.
 _LONGEST: Final = 1.0
@@ -48,6 +53,25 @@ class Denied:
             del self.known[key]
             return None
         return (free - now, quota) if cost >= least else None
+
+    def refusal(self, entries: Sequence[Entry], cost: float, asked: float) -> Refuse | None:
+        """The refusal of a request one of whose rates certainly has not enough; counts it."""
+        worst: tuple[float, Share, Quota] | None = None
+        for share, _, key, _ in entries:
+            if share.rate.mode == "observe":
+                continue
+            found = self.look(key, asked, cost)
+            if found is not None and (worst is None or found[0] > worst[0]):
+                worst = (found[0], share, found[1])
+        if worst is None:
+            return None
+        retry_after, share, quota = worst
+        share.member.refused += 1
+        reset_after = max(retry_after, quota.reset_after - (quota.retry_after - retry_after))
+        quota = msgspec.structs.replace(
+            quota, cost=cost, retry_after=retry_after, reset_after=reset_after
+        )
+        return refused(share, quota)
 
     def forget(self, key: bytes) -> None:
         """Something was given back."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from loadgate.decisions import Quota, Reason, Refuse, Stage
 from loadgate.integrations.redis.ask import Ask, Setting
 from loadgate.integrations.redis.leases import Lease
 from loadgate.integrations.redis.shares import Share
+from loadgate.rates.group import NOBODY, Client
 from loadgate.rates.table import Key, SharedBucket
 
 # The rate, who is counted, where, and what is asked.
@@ -41,6 +44,48 @@ class Question(msgspec.Struct, eq=False):
     decided: bool | None = None
     spent: bool = False
     spent_at: float = 0.0
+
+
+def applying(
+    shares: Sequence[Share], client: Client, cost: float
+) -> tuple[list[Entry], list[Leased]] | Refuse:
+    """The rates that apply to a request: those to ask about, and those decided in memory.
+
+    Returns:
+        Them, or the refusal of one whose key the client does not tell.
+
+    Raises:
+        TypeError: The client has the wrong type.
+        ValueError: The cost means nothing.
+    """
+    entries: list[Entry] = []
+    local: list[Leased] = []
+    for share in shares:
+        member = share.member
+        subject = client if share.by_text and type(client) is str else member.key_of(client)
+        if subject is None:
+            continue
+        if subject is NOBODY:
+            if member.observe:
+                member.would_refuse += 1
+                continue
+            member.refused += 1
+            return Refuse(Stage.RATE, Reason.RATE, float("inf"), cost, 0.0, share.rate.name)
+        if share.leases is not None:
+            lease = share.leases.lease(subject)
+            if lease is not None:
+                local.append((share, subject, lease, share.scale.units(cost)))
+                continue
+        entries.append((share, subject, share.key(subject), share.item(cost)))
+    return entries, local
+
+
+def by_subject(entries: list[Entry]) -> list[list[Entry]]:
+    """The rates of each subject: their keys share a slot of a cluster."""
+    by_tag: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        by_tag.setdefault(entry[2].partition(b"}")[0], []).append(entry)
+    return list(by_tag.values())
 
 
 def quota_of(

@@ -71,7 +71,7 @@ class Share:
         self.by_text = rate.key == "client" and not rate.match and not rate.exempt
         self.log = self.scale.kind == LOG
         self.known: dict[Key, bytes] = {}
-        self.told_cost = 0.0
+        self.told_cost = math.nan  # equals no cost
         self.told: Setting = (0, 0, 0, 0, 0, 0)
         self.flag = LOOK if rate.on_outcome else OBSERVE if rate.mode == "observe" else ENFORCE
 
