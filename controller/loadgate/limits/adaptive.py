@@ -40,7 +40,7 @@ FULL_USED: Final = 0.93
 # is turned away, averaged over some ten windows, does it fall or probe.
 PRESSED: Final = 0.03
 PRESSED_WEIGHT: Final = 0.1
-# Steps: up while no ceiling is known, up otherwise, down, and how much of a small one is taken.
+# Steps: up while no ceiling is known, up while that is less clear, up otherwise, down.
 CLIMB: Final = 2.0
 CLIMB_CAREFUL: Final = 1.4
 RISE: Final = 1.4
@@ -52,6 +52,15 @@ ELASTIC_CLEARLY: Final = 0.10
 # one, when nothing was lost there, further down.
 LOOK_LOWER: Final = 0.5
 LOOK_LOWER_STILL: Final = 0.35
+# The first goes further where the first requests, at least so many, were far quicker than those who
+# came later: to this share of the knee that they make likely, if that is below this share of the
+# limit, but not below this one.
+GLIMPSE: Final = 3
+GLIMPSE_SHARE: Final = 0.7
+GLIMPSE_BELOW: Final = 0.3
+GLIMPSE_LEAST: Final = 0.1
+# Where one request at a time is enough, a second one stands ready.
+ALONE: Final = 2.0
 # A probe goes to this share of the knee, where two thirds of the throughput remain.
 PROBE: Final = 0.7
 # Throughput that probes may cost on average in the long run. At first the pause is so many times
@@ -62,9 +71,14 @@ PROBE_RARELY: Final = 64.0
 PROBE_AT_ONCE: Final = 3
 PROBE_OFTEN: Final = 0.6
 PROBE_AGREES: Final = 0.1
+# Seconds without a probe after one that was given up.
+GIVEN_UP: Final = 60.0
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
 KNOWN: Final = 40.0
 KNOWN_PER_KNEE: Final = 3.0
+# Completions of the lowest level that can prove a queue while the unloaded latency is not known:
+# those of an early window that has not aged.
+LOWEST_KNOWN: Final = 29.0
 # A look above the present level, where nothing is known: how far, how often at most, and the
 # elasticity of throughput from which it is worth staying.
 HIGHER: Final = 1.4
@@ -106,11 +120,13 @@ class AdaptiveLimit(Paced):
 
     __slots__ = (
         "_base",
+        "_careful",
         "_climbing",
         "_higher",
         "_levels",
         "_next_higher",
         "_next_probe",
+        "_not_before",
         "_pinned",
         "_pressure",
         "_probe_factor",
@@ -137,6 +153,7 @@ class AdaptiveLimit(Paced):
         self._base = float(initial)  # the level wanted, before probes and rounding
         self._reason = "start"
         self._climbing = True  # no ceiling is known
+        self._careful = False  # climbing on the word of one window
         self._pinned = False  # a window was seen whose limit was really used
         self._pressure = 0.0  # share turned away, smoothed
         self._rises = 0  # in a row
@@ -144,6 +161,7 @@ class AdaptiveLimit(Paced):
         self._probing = False
         self._probes = 0
         self._next_probe = -inf
+        self._not_before = -inf  # a probe was given up
         self._probe_start = 0.0
         self._probe_unloaded = 0.0
         self._probe_factor = 1.0
@@ -153,8 +171,11 @@ class AdaptiveLimit(Paced):
         self._probe_rate = 0.0
 
     def _give_up(self, now: float) -> None:
+        if self._probing:
+            self._not_before = now + GIVEN_UP
         self._probing = self._higher = False
         self._steady = True
+        self._overdue = inf
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
 
@@ -171,6 +192,7 @@ class AdaptiveLimit(Paced):
         levels.read(now, self._base)
         if change is not Change.NONE:
             self._climbing = change is Change.FASTER
+            self._careful = False
             self._next_probe = now if change is Change.SLOWER else now + 3.0 * latency
             self._probe_factor = 1.0
             self._probe_run = 0
@@ -224,7 +246,8 @@ class AdaptiveLimit(Paced):
         stands = False
         if not levels.sure:
             flat = levels.flat
-            stands = flat is not None and level > 1.5 * flat and stretch > 2.0
+            known = levels.flat_weight > LOWEST_KNOWN
+            stands = known and flat is not None and level > 1.5 * flat and stretch > 2.0
             if flat is not None and stands and self._stood:
                 self._base = min(self._base, max(1.3 * flat, FALL * level))
                 self._pinned = True
@@ -248,7 +271,7 @@ class AdaptiveLimit(Paced):
             if levels.flat is not None:
                 self._base = min(self._base, levels.flat)
                 self._pinned = True
-            probe = int((LOOK_LOWER_STILL if probed else LOOK_LOWER) * self._base)
+            probe = int((LOOK_LOWER_STILL if probed else self._look_lower()) * self._base)
             if self._pinned and self._probe(now, probe, WINDOW_EARLY):
                 return
             self._move(now, "unknown")
@@ -262,7 +285,8 @@ class AdaptiveLimit(Paced):
             self._rises += 1
             reason = "rising"
             if elastic and self._climbing:
-                target = max(target, (CLIMB if clearly else CLIMB_CAREFUL) * base)
+                doubles = clearly and not self._careful
+                target = max(target, (CLIMB if doubles else CLIMB_CAREFUL) * base)
                 reason = "climbing"
             target = min(target, (CLIMB if self._climbing else RISE) * base)
             if target < (1.0 + LARGE) * base:
@@ -284,6 +308,15 @@ class AdaptiveLimit(Paced):
             return
         self._move(now, reason)
 
+    def _look_lower(self) -> float:
+        """The share of the limit that is looked at while the unloaded latency is not known."""
+        if self._first >= GLIMPSE:
+            knee = self._levels.rate * self._first_spent / self._first
+            share = GLIMPSE_SHARE * knee / self._base
+            if share < GLIMPSE_BELOW:
+                return max(share, GLIMPSE_LEAST)
+        return LOOK_LOWER
+
     def _look_higher(self, now: float) -> None:
         """Nothing is known above: see for one window whether throughput still rises there."""
         self._bound()
@@ -304,7 +337,7 @@ class AdaptiveLimit(Paced):
         gain = level / latency / self._probe_rate
         if gain > (level / self._base) ** HIGHER_GAIN:
             self._base = level
-            self._climbing = True
+            self._climbing = self._careful = True
             self._move(now, "climbing")
         else:
             self._move(now, "rising")
@@ -327,7 +360,7 @@ class AdaptiveLimit(Paced):
         """Go to `level` for a window, if that is lower and allowed."""
         level = max(level, 1)
         wanted = self._whole(float(level))
-        if wanted >= self.limit:
+        if wanted >= self.limit or now < self._not_before:
             return False
         self._bound()
         self._probing = True
@@ -336,6 +369,7 @@ class AdaptiveLimit(Paced):
         self._probe_start = now
         self._probe_unloaded = self._levels.unloaded if self._levels.sure else 0.0
         self._change(now, wanted, SETTLE)
+        self._expect(now)
         self._need = need
         self._reason = "probing"
         return True
@@ -376,6 +410,8 @@ class AdaptiveLimit(Paced):
         levels = self._levels
         knee = levels.rate * levels.unloaded
         target = knee + self._headroom() * sqrt(knee) + HEADROOM_LEAST
+        if levels.alone:
+            target = min(target, ALONE)
         return min(target, self._ceiling())
 
     def _ceiling(self) -> float:

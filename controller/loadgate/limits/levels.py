@@ -41,6 +41,11 @@ DISPERSION_WEIGHT: Final = 0.05
 DISPERSION_MOST: Final = 30.0
 # Standard deviation that remains however many completions are pooled.
 RESIDUE: Final = 0.03
+# Completions on which it has to rest that one request at a time is enough.
+ALONE: Final = 40.0
+# A lower level where requests took so many times as long as in the newest window is of another
+# time: an outage that is over. Three times is far beyond what thirty completions can be off.
+CONTRADICTS: Final = 3.0
 # A point so many standard deviations off only counts for the alarm.
 ODD: Final = 2.0
 
@@ -79,6 +84,8 @@ class Levels:
         latency: Mean latency at the present level, 0.0 when nothing was seen near it.
         latency_weight: Completions on which `latency` rests.
         flat: The lowest level from which on throughput does not rise, None when there is none.
+        flat_weight: Completions on which that rests.
+        alone: Whether one request at a time was seen to be nearly as good as any number.
         high_weight: Completions seen clearly above the present level.
         dispersion: Variance of the counts beside Poisson's, learned.
         changes: How often the service was found changed.
@@ -88,9 +95,11 @@ class Levels:
         "_above",
         "_below",
         "_points",
+        "alone",
         "changes",
         "dispersion",
         "flat",
+        "flat_weight",
         "high_weight",
         "latency",
         "latency_weight",
@@ -114,6 +123,8 @@ class Levels:
         self.latency_weight = 0.0
         self.high_weight = 0.0
         self.flat: float | None = None
+        self.flat_weight = 0.0
+        self.alone = False
 
     def add(self, now: float, level: float, rate: float, weight: float) -> Change:
         """Add a window: `weight` completions at `level`, `rate` a second.
@@ -122,6 +133,7 @@ class Levels:
             Whether it contradicts what was known; what does not agree with it is then gone.
         """
         key = int(level + 0.5) if level < 6.5 else int(log(level) / 0.14) - 6
+        self._forget_slower(level, rate)
         point = self._points.get(key)
         if point is None:
             self._points[key] = _Point(level, rate, weight, now)
@@ -146,6 +158,14 @@ class Levels:
         point.weight = min(point.weight + weight, heaviest)
         point.at = now
         return Change.NONE
+
+    def _forget_slower(self, level: float, rate: float) -> None:
+        """Requests are not slower for being fewer: where they were, that was another time."""
+        points = self._points
+        latency = CONTRADICTS * level / rate
+        for key, point in list(points.items()):
+            if point.level < level and point.level > latency * point.rate:
+                del points[key]
 
     def _changed(self, key: int, point: _Point) -> Change:
         faster = self._above > ALARM
@@ -213,8 +233,10 @@ class Levels:
         self.sure = low > 0.0
         self.low_weight = low
         self.unloaded = spent / low if low > 0.0 else lowest.level / lowest.rate
+        self.alone = lowest.level < 1.2 and lowest.weight > ALONE and lowest.rate > ceiling
         flat = lowest.level < 0.65 * highest.level and lowest.rate > UNLOADED_SHARE * highest.rate
         self.flat = lowest.level if flat and not self.sure else None
+        self.flat_weight = lowest.weight
 
 
 def _outweighed(point: _Point, points: list[_Point], ceiling: float) -> bool:

@@ -26,11 +26,18 @@ WINDOW_EARLY: Final = 30
 PATIENCE: Final = 2.0
 PATIENCE_LATENCIES: Final = 10.0
 FEWEST: Final = 8
+# A look at another level in which nothing ends for so many latencies (or the patience) is given up.
+SILENT_LATENCIES: Final = 5.0
 # Seconds a window lasts at least, so that a fast service pays for little thinking.
 SHORTEST: Final = 0.05
-# Latencies thrown away after a change of the limit: what ends too early is the short requests.
+# Latencies thrown away after a change of the limit: what ends too early is the short requests. As
+# soon as all places have turned over that often, which in one latency they do once, it is over: the
+# latency known is that of the level before, and after a long way down far too long.
 SETTLE: Final = 1.5
 SETTLE_SMALL: Final = 0.5
+# Completions that show that at least, and how often it is looked after, in latencies.
+TURNED: Final = 3
+TURNING: Final = 0.2
 # Weight of a new window in the smoothed latency; one more than 30 % off replaces it.
 DAMPING: Final = 0.4
 STRANGE: Final = 0.3
@@ -46,6 +53,20 @@ RISING: Final = 0.3
 RISEN: Final = 30.0
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
+# Where requests take equally long, a window needs few of them. The variance of a count beside
+# Poisson's is that of the latencies if nobody shares, and at most so many times it as there are who
+# do; twice that, because small samples look regular. It is believed down to a tenth, halved by each
+# window at most, as two humps look regular while only one is seen. A window counts for no more
+# completions than an ordinary one.
+CAUTION: Final = 2.0
+NOISE_LEAST: Final = 0.1
+NOISE_FALL: Final = 0.5
+# That holds for what a full service does. Where fewer than this share of the completions found no
+# place, the count shows how irregularly requests come.
+NOISE_BLOCKED: Final = 0.25
+# Those who were admitted while at most this share of the first limit ran, before the first window
+# was over: the first glimpse of the unloaded latency.
+FEW: Final = 0.25
 # The fractional part of the golden ratio: its multiples modulo 1 spread evenly.
 GOLDEN: Final = 0.6180339887498949
 # Seconds a request is believed to take before one has ended.
@@ -97,18 +118,25 @@ class Paced(ABC):
         "_area_stalled",
         "_completed",
         "_crowd",
+        "_drained",
         "_due",
+        "_few",
+        "_first",
+        "_first_spent",
         "_goal",
         "_goal_settle",
+        "_heard",
         "_in_flight",
         "_interrupted",
         "_latency",
         "_lost",
         "_moments",
         "_need",
+        "_noise",
         "_occupied",
         "_opened_with",
         "_other",
+        "_overdue",
         "_phase",
         "_queued",
         "_ramp",
@@ -119,9 +147,11 @@ class Paced(ABC):
         "_settling",
         "_span",
         "_spent",
+        "_squares",
         "_stalled",
         "_start",
         "_steady",
+        "_turns",
         "_waited",
         "_windows",
         "limit",
@@ -140,9 +170,15 @@ class Paced(ABC):
         self._queued = True  # those who find no place may wait
         self._steady = True  # the window is no probe, so it counts for the smoothed latency
         self._windows = 0
+        self._noise = 1.0  # variance of a window's count beside Poisson's, from above
+        self._few = FEW * initial
+        self._first = 0  # admitted while few were running, in the first window
+        self._first_spent = 0.0
         self._interrupted = -1  # the window that a pause has started again
         self._goal = 0  # where a ramp leads, 0 when there is none
         self._goal_settle = 0.0
+        self._heard = 0  # completions when it was last looked after
+        self._overdue = inf  # when a look elsewhere, in which nothing has ended, is given up
         self._ramp = 0.0
         self._ramp_from = 0
         self._ramp_start = 0.0
@@ -180,12 +216,16 @@ class Paced(ABC):
         self._waited += 1
         if self._goal:
             self._step(now)
+        elif now > self._overdue:
+            self._late(now)
 
     def on_refuse(self, now: float) -> None:
         """Someone was turned away; a rise on its way goes on."""
         self._refused += 1
         if self._goal:
             self._step(now)
+        elif now > self._overdue:
+            self._late(now)
 
     def on_finish(
         self,
@@ -204,6 +244,10 @@ class Paced(ABC):
             self._completed += 1
             self._crowd += in_flight
             self._spent += latency
+            self._squares += latency * latency
+            if in_flight <= self._few:
+                self._first += 1
+                self._first_spent += latency
             if held is not None and held > latency:
                 self._other += held - latency
         else:
@@ -260,6 +304,7 @@ class Paced(ABC):
         self._completed = 0
         self._crowd = 0
         self._spent = 0.0
+        self._squares = 0.0
         self._other = 0.0
         self._lost = 0
         self._waited = 0
@@ -269,7 +314,9 @@ class Paced(ABC):
         self._goal = 0
         self._settling = True
         self._settled = now + latencies * self._latency
-        self._due = min(self._settled, now + LOOK)
+        self._turns = latencies
+        self._drained = 0
+        self._due = min(self._settled, now + min(LOOK, TURNING * self._latency))
         self._open(now)
 
     def _area(self, now: float) -> float:
@@ -285,6 +332,26 @@ class Paced(ABC):
         places = max(self._in_flight, self._opened_with)
         return self._completed > FEWEST + TURNOVERS * places
 
+    def _expect(self, now: float) -> None:
+        """This window is a look elsewhere: it is given up if nothing ends."""
+        self._overdue = now + max(PATIENCE, SILENT_LATENCIES * self._latency)
+        self._heard = self._completed
+
+    def _late(self, now: float) -> None:
+        """Places may be held by requests that hang: a look at few of them must not last as long."""
+        if self._completed != self._heard:
+            self._expect(now)
+        else:
+            self._give_up(now)
+
+    def _turned(self) -> bool:
+        """Have those who were running before the change left, as far as counts can tell?"""
+        places = self._in_flight
+        if places > self.limit:
+            self._drained = self._completed
+            return False
+        return self._completed - self._drained >= max(TURNED, self._turns * places)
+
     def _tick(self, now: float) -> None:
         if not isfinite(now):
             return
@@ -296,8 +363,8 @@ class Paced(ABC):
             self._step(now)
             return
         if self._settling:
-            if now < self._settled and not self._outdated():
-                self._due = min(self._settled, now + LOOK)
+            if now < self._settled and not self._outdated() and not self._turned():
+                self._due = min(self._settled, now + min(LOOK, TURNING * self._latency))
                 return
             self._settling = False
             self._open(now)
@@ -315,13 +382,25 @@ class Paced(ABC):
                 return
             latency = FIRST_LATENCY
         patience = max(PATIENCE, PATIENCE_LATENCIES * latency)
-        if completed < self._need and (completed < FEWEST or span <= patience):
-            missing = (self._need - completed) * span / completed
+        need = self._need
+        if completed >= FEWEST and self._noise < 1.0:
+            need = max(FEWEST, int(need * self._noise_seen(completed)))
+        if completed < need and (completed < FEWEST or span <= patience):
+            missing = (need - completed) * span / completed
             self._due = now + min(missing, max(0.1, 2.0 * latency), LOOK)
         elif span < max(latency, SHORTEST) and not self._outdated():
             self._due = min(self._start + max(latency, SHORTEST), now + LOOK)
         else:
             self._conclude(now, span, completed)
+
+    def _noise_seen(self, completed: int) -> float:
+        """How much a count of this window varies beside Poisson's, from above: at most 1."""
+        spent = self._spent
+        if not 0.0 < spent < inf or self._waited + self._refused < NOISE_BLOCKED * completed:
+            return 1.0
+        variance = self._squares * completed / (spent * spent) - 1.0
+        sharing = max(self._crowd / completed, 1.0)
+        return min(max(CAUTION * variance * sharing, self._noise, NOISE_LEAST), 1.0)
 
     def _conclude(self, now: float, span: float, completed: int) -> None:
         area = self._area(now)
@@ -347,7 +426,9 @@ class Paced(ABC):
         elif self._refused > 3:
             self._queued = False
         crowd = self._crowd / completed
-        weight = float(completed)
+        noise = self._noise_seen(completed)
+        self._noise = NOISE_FALL * noise
+        weight = max(float(completed), min(completed / noise, WINDOW))
         rose = self._in_flight - self._opened_with > RISING * completed
         if rose:
             # Many more came than went, so the mean of both says little of the throughput.
@@ -356,6 +437,8 @@ class Paced(ABC):
             # Those who have ended saw the level of before; the first ones saw an empty service.
             crowd = max(crowd, area / span)
         self._windows += 1
+        self._few = -1.0
+        self._overdue = inf
         self._span = latency
         if self._steady:
             before = self._latency
@@ -384,7 +467,7 @@ class Paced(ABC):
 
     def _change(self, now: float, wanted: int, settle: float) -> None:
         limit = self.limit
-        if self._latency > 0.0 and (wanted > limit or limit - wanted > max(1.0, 0.1 * limit)):
+        if self._latency > 0.0 and wanted > limit:
             self._goal = wanted
             self._goal_settle = settle
             self._ramp = self._span
@@ -400,9 +483,9 @@ class Paced(ABC):
         """Take the limit along its ramp: one latency from where it was to where it goes."""
         way = self._goal - self._ramp_from
         done = (now - self._ramp_start) / self._ramp
-        if 0.0 <= done < 1.0 and way != 0 and not self._outdated():
+        if 0.0 <= done < 1.0 and way > 0 and not self._outdated():
             self.limit = int(self._ramp_from + done * way + self._phase)
-            self._due = now + min(0.5 * self._ramp / abs(way), LOOK)
+            self._due = now + min(0.5 * self._ramp / way, LOOK)
             return
         self.limit = self._goal
         self._settle(now, self._goal_settle)
