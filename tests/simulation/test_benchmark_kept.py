@@ -117,6 +117,8 @@ def hashes() -> dict[str, str]:
         ("limits/adaptive.py", {"adaptive"}),
         ("limits/levels.py", {"adaptive"}),
         ("limits/pace.py", {"adaptive"}),
+        ("limits/knee.py", {"adaptive"}),
+        ("limits/window.py", {"adaptive"}),
         ("limits/sampled.py", {"vegas"}),
         ("limits/fixed.py", {"fixed"}),
         ("admission.py", {"runs"}),

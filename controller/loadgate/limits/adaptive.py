@@ -8,24 +8,12 @@ from __future__ import annotations
 from math import inf, isfinite, log, sqrt
 from typing import Any, Final
 
+from loadgate.limits import knee
 from loadgate.limits.levels import Change, Levels
-from loadgate.limits.pace import (
-    DAMPING,
-    SETTLE,
-    SETTLE_SMALL,
-    WINDOW,
-    WINDOW_EARLY,
-    Paced,
-    Window,
-)
+from loadgate.limits.pace import DAMPING, SETTLE, SETTLE_SMALL, WINDOW, WINDOW_EARLY, Paced
 from loadgate.limits.settings import real
+from loadgate.limits.window import Window
 
-# Headroom above the knee in roots of it. A number in flight that fluctuates like a Poisson
-# variable needs about two to keep every place of the knee busy; behind a queue less is enough,
-# because a free place is taken at once.
-HEADROOM_QUEUED: Final = 1.6
-HEADROOM_BARE: Final = 2.5
-HEADROOM_LEAST: Final = 0.2
 # Windows for which not knowing the unloaded latency is urgent.
 EARLY: Final = 10
 # Latencies thrown away after a step of a climb: being quick is worth more there.
@@ -299,7 +287,7 @@ class AdaptiveLimit(Paced):
                 target = base + DAMPING * (target - base)
         self._base = target
         if not probed and not (elastic and self._climbing) and now >= self._next_probe:
-            probe = int(PROBE * self._knee_of(self._base) + 0.5)
+            probe = int(PROBE * knee.of(self._base, queued=self._queued) + 0.5)
             if self._probe(now, probe, WINDOW):
                 return
         unseen = levels.high_weight < KNOWN and now >= self._next_higher
@@ -311,8 +299,8 @@ class AdaptiveLimit(Paced):
     def _look_lower(self) -> float:
         """The share of the limit that is looked at while the unloaded latency is not known."""
         if self._first >= GLIMPSE:
-            knee = self._levels.rate * self._first_spent / self._first
-            share = GLIMPSE_SHARE * knee / self._base
+            likely = self._levels.rate * self._first_spent / self._first
+            share = GLIMPSE_SHARE * likely / self._base
             if share < GLIMPSE_BELOW:
                 return max(share, GLIMPSE_LEAST)
         return LOOK_LOWER
@@ -350,7 +338,7 @@ class AdaptiveLimit(Paced):
         excess = levels.latency / levels.unloaded - 1.0
         error = doubt / sqrt(levels.latency_weight)
         # How far it would be above if the present level were the right one.
-        expected = self._base / self._knee_of(self._base) - 1.0
+        expected = self._base / knee.of(self._base, queued=self._queued) - 1.0
         return (
             excess < min(ELASTIC, 0.5 * expected) + error,
             excess < min(ELASTIC_CLEARLY, 0.3 * expected) + 0.5 * error,
@@ -382,8 +370,7 @@ class AdaptiveLimit(Paced):
             self._base = min(self._base, max(level, 1.0))
             self._full(now, latency, probed=True)
             return
-        knee = levels.rate * levels.unloaded
-        known = levels.low_weight > max(KNOWN, KNOWN_PER_KNEE * knee)
+        known = levels.low_weight > max(KNOWN, KNOWN_PER_KNEE * levels.rate * levels.unloaded)
         before = self._probe_unloaded
         if before > 0.0 and abs(log(levels.unloaded / before)) < PROBE_AGREES and known:
             self._probe_factor = min(2.0 * self._probe_factor, PROBE_RARELY)
@@ -402,14 +389,10 @@ class AdaptiveLimit(Paced):
 
     # Numbers.
 
-    def _headroom(self) -> float:
-        return HEADROOM_QUEUED if self._queued else HEADROOM_BARE
-
     def _target(self) -> float:
         """The level wanted: the knee and its headroom, within the objective if there is one."""
         levels = self._levels
-        knee = levels.rate * levels.unloaded
-        target = knee + self._headroom() * sqrt(knee) + HEADROOM_LEAST
+        target = knee.above(levels.rate * levels.unloaded, queued=self._queued)
         if levels.alone:
             target = min(target, ALONE)
         return min(target, self._ceiling())
@@ -420,12 +403,6 @@ class AdaptiveLimit(Paced):
         if self.latency_target is None or not 0.0 < levels.unloaded < self.latency_target:
             return inf
         return self.latency_target * levels.rate
-
-    def _knee_of(self, level: float) -> float:
-        """The knee for which `level` would be right: the inverse of `_target`."""
-        room = self._headroom()
-        root = (sqrt(room * room + 4.0 * max(level - HEADROOM_LEAST, 0.3)) - room) / 2.0
-        return root * root
 
     def _bound(self) -> None:
         ceiling = min(self._ceiling(), float(self.max))
@@ -460,7 +437,6 @@ class AdaptiveLimit(Paced):
         known = self._windows > 0
         # Read once: whoever explains from another thread may see a window half concluded.
         unloaded = levels.unloaded
-        knee = levels.rate * unloaded
         return {
             "algorithm": "adaptive",
             "limit": self.limit,
@@ -468,7 +444,7 @@ class AdaptiveLimit(Paced):
             "max": self.max,
             "reason": self._reason,
             "wanted": self._base,
-            "knee": knee if known else None,
+            "knee": levels.rate * unloaded if known else None,
             "throughput": levels.rate if known else None,
             "unloaded_latency": unloaded if known else None,
             "unloaded_is_known": levels.sure,
@@ -483,7 +459,7 @@ class AdaptiveLimit(Paced):
             "changes": levels.changes,
             "dispersion": levels.dispersion,
             "windows": self._windows,
-            "headroom": self._headroom(),
+            "headroom": knee.room(queued=self._queued),
             "latency_target": self.latency_target,
             "latency_target_attainable": (
                 None

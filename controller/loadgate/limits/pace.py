@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from math import inf, isfinite, log
 from typing import Final
 
-import msgspec
-
 from loadgate.decisions import Outcome
+from loadgate.limits.window import NOISE_FALL, Window, noise_of
 
 _SUCCESS: Final = Outcome.SUCCESS
 _OVERLOAD: Final = Outcome.OVERLOAD
@@ -53,16 +52,8 @@ RISING: Final = 0.3
 RISEN: Final = 30.0
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
-# Where requests take equally long, a window needs few of them. The variance of a count beside
-# Poisson's is that of the latencies if nobody shares, and at most so many times it as there are who
-# do; twice that, because small samples look regular. It is believed down to a tenth, halved by each
-# window at most, as two humps look regular while only one is seen. A window counts for no more
-# completions than an ordinary one.
-CAUTION: Final = 2.0
-NOISE_LEAST: Final = 0.1
-NOISE_FALL: Final = 0.5
-# That holds for what a full service does. Where fewer than this share of the completions found no
-# place, the count shows how irregularly requests come.
+# How regular they are can be seen of a full service only. Where fewer than this share of the
+# completions found no place, the count shows how irregularly requests come.
 NOISE_BLOCKED: Final = 0.25
 # Those who were admitted while at most this share of the first limit ran, before the first window
 # was over: the first glimpse of the unloaded latency.
@@ -75,33 +66,6 @@ FIRST_LATENCY: Final = 0.05
 # after every so many seconds: when so many times the places have turned over, it is outdated.
 LOOK: Final = 0.25
 TURNOVERS: Final = 4.0
-
-
-class Window(msgspec.Struct, frozen=True, gc=False):
-    """What was seen in a window.
-
-    Attributes:
-        now: Its end.
-        level: Mean number in flight as the requests saw it, in running requests: places that
-            are held beyond their latency are taken out.
-        latency: Mean seconds of running.
-        completed: Successes.
-        blocked: How many found no place: waited or were turned away.
-        refused: Share turned away.
-        lost: Share of the answers that showed an overload.
-        weight: Completions that the window counts for beside others.
-        told: Mean seconds of running of those who have ended.
-    """
-
-    now: float
-    level: float
-    latency: float
-    completed: int
-    blocked: int
-    refused: float
-    lost: float
-    weight: float
-    told: float
 
 
 class Paced(ABC):
@@ -394,13 +358,10 @@ class Paced(ABC):
             self._conclude(now, span, completed)
 
     def _noise_seen(self, completed: int) -> float:
-        """How much a count of this window varies beside Poisson's, from above: at most 1."""
-        spent = self._spent
-        if not 0.0 < spent < inf or self._waited + self._refused < NOISE_BLOCKED * completed:
+        if self._waited + self._refused < NOISE_BLOCKED * completed:
             return 1.0
-        variance = self._squares * completed / (spent * spent) - 1.0
-        sharing = max(self._crowd / completed, 1.0)
-        return min(max(CAUTION * variance * sharing, self._noise, NOISE_LEAST), 1.0)
+        sharing = self._crowd / completed
+        return noise_of(completed, self._spent, self._squares, sharing, self._noise)
 
     def _conclude(self, now: float, span: float, completed: int) -> None:
         area = self._area(now)
@@ -428,7 +389,7 @@ class Paced(ABC):
         crowd = self._crowd / completed
         noise = self._noise_seen(completed)
         self._noise = NOISE_FALL * noise
-        weight = max(float(completed), min(completed / noise, WINDOW))
+        weight = max(float(completed), min(completed / noise, float(WINDOW)))
         rose = self._in_flight - self._opened_with > RISING * completed
         if rose:
             # Many more came than went, so the mean of both says little of the throughput.
