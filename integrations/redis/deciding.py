@@ -53,7 +53,7 @@ class Deciding:
 
     __slots__ = (
         "_budget", "_clock", "_decisions", "_denied", "_draw", "_link", "_monotonic", "_number",
-        "_on_late", "_process", "_rates", "_refused", "_returns", "_split", "_tally", "_waited",
+        "_on_late", "_process", "_rates", "_refused", "_returns", "_split", "_tally", "_waits",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +70,7 @@ class Deciding:
         self._rates = rates
         self._link = link
         self._tally = tally
-        self._waited = tally.wait.add
+        self._waits = tally.wait
         self._budget = link.budget
         self._decisions = tally.decisions
         self._process = process
@@ -198,11 +198,11 @@ class Deciding:
         if isinstance(question, Single):
             if not question.over:
                 await question.wait()
-            self._waited(time.monotonic() - question.asked)
+            self._waits.add(time.monotonic() - question.asked)
             answer = question.answer
             if answer is None or answer[0] != DONE or question.owner or question.decided:
                 return self._read(question.question())
-            # The common case, written out: every call is a percent of a decision.
+            # `quota_of` written out: in the common case every object is a percent of a decision.
             question.decided = True
             self._decisions["store"] += 1
             share, cost, rate = question.share, question.cost, question.share.rate
@@ -241,7 +241,7 @@ class Deciding:
         for ask, _ in question.parts:
             if not ask.over:
                 await ask.wait()
-        self._waited(time.monotonic() - question.asked)
+        self._waits.add(time.monotonic() - question.asked)
         return self._read(question)
 
     def _read(self, question: Question) -> Charge | Refuse:

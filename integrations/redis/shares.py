@@ -48,7 +48,7 @@ class Share:
     """
 
     __slots__ = (
-        "_keys", "_part", "_tail", "_tell_at", "_used", "_used_since", "by_text", "flag", "head",
+        "_keys", "_part", "_tail", "_tell_at", "_told_at", "_used", "by_text", "flag", "head",
         "known", "leases", "log", "member", "on_failure", "rate", "scale", "told", "told_cost",
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ class Share:
         self.leases: Leases | None = None
         self.member = Member(_scaled(rate, part))
         self._used: dict[Key, float] = {}
-        self._used_since = self._tell_at = 0.0
+        self._told_at = self._tell_at = 0.0
         self.follow(rate, keys, on_failure)
 
     def follow(self, rate: Rate, keys: Keys, on_failure: OnFailure) -> None:
@@ -98,26 +98,17 @@ class Share:
     def used(self, subject: Key, cost: float, now: float) -> None:
         """The store has charged this; the local limiter hears of it soon, or when it is asked."""
         used = self._used
-        before = used.get(subject)
-        if before is not None:
-            used[subject] = before + cost
-        else:
-            if not used:
-                self._used_since, self._tell_at = now, now + _LATER
-            elif len(used) >= _KEYS:
-                self.tell(now)
-                self._used_since, self._tell_at = now, now + _LATER
-            used[subject] = cost
-        if not self._used_since <= now <= self._tell_at:
+        used[subject] = used.get(subject, 0.0) + cost
+        if not self._told_at <= now < self._tell_at or len(used) >= _KEYS:
             self.tell(now)
 
     def tell(self, now: float) -> None:
         """Tell the local limiter what the store has charged."""
-        if self._used:
-            take = self.member.limiter.take
-            for subject, cost in self._used.items():
-                take(subject, now, cost)
-            self._used.clear()
+        take = self.member.limiter.take
+        for subject, cost in self._used.items():
+            take(subject, now, cost)
+        self._used.clear()
+        self._told_at, self._tell_at = now, now + _LATER
 
     def item(self, cost: float) -> Setting:
         """The rate and the cost as the script reads them.
