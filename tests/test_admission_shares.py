@@ -400,6 +400,13 @@ def test_a_brake_leaves_one_place() -> None:
     assert isinstance(door.arrive(of(None), 0.0, 0.0), Wait)
 
 
+def test_a_light_touch_of_the_brake_does_not_halve_two_places() -> None:
+    door = gate(limit=2)
+    door.brake_to(0.9, 0.0)
+    assert door.arrive(of(None), 0.0, 0.0) is ADMIT
+    assert door.arrive(of(None), 0.0, 0.0) is ADMIT
+
+
 def test_an_observed_queue_lets_everyone_wait_and_counts() -> None:
     door = gate(queue={"mode": "observe", "max_wait": 0.5})
     running = of(None)

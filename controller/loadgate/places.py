@@ -292,7 +292,8 @@ class Places(ABC):
 
     def _braked(self) -> int:
         """The limit less what signals take from it; something always runs."""
-        return self.learned if self.brake >= 1.0 else max(1, int(self.learned * self.brake))
+        # Rounded: a light touch of the brake must not halve a service of two places.
+        return self.learned if self.brake >= 1.0 else max(1, round(self.learned * self.brake))
 
     def _read_limit(self, now: float) -> None:
         # A limit of the user's own may answer anything. Whatever is not a number of at least
