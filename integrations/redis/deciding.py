@@ -87,26 +87,6 @@ class Deciding:
     def ask(self, client: Client, cost: float, now: float) -> Charge | Refuse | Single | Question:
         """Charge all shared rates that apply, or none; see `SharedRates.ask`."""
         asked = now if self._monotonic else time.monotonic()
-        plain = self._rates.plain
-        if plain is not None and type(client) is str:
-            key = plain.known.get(client) or plain.key(client)
-            if not self._refused or self._denied.look(key, asked, cost) is None:
-                single = Single(
-                    CHARGE_ONE,
-                    (key,),
-                    (plain.told if cost == plain.told_cost else plain.item(cost),),
-                    asked + self._budget,
-                    on_late=self._on_late,
-                    share=plain,
-                    subject=client,
-                    cost=cost,
-                    asked=asked,
-                    now=now,
-                )
-                if self._link.submit(single):
-                    return single
-                single.give_up(single.trouble)
-                return self._fall_back(single.question(), now)
         lone = self._rates.lone
         if lone is not None and type(client) is str:
             lease = lone.held.get(client)
@@ -135,6 +115,26 @@ class Deciding:
                         rate.name,
                     )
                     return Charge((quota,), "lease", (lease, units, asked))
+        plain = self._rates.plain
+        if plain is not None and type(client) is str:
+            key = plain.known.get(client) or plain.key(client)
+            if not self._refused or self._denied.look(key, asked, cost) is None:
+                single = Single(
+                    CHARGE_ONE,
+                    (key,),
+                    (plain.told if cost == plain.told_cost else plain.item(cost),),
+                    asked + self._budget,
+                    on_late=self._on_late,
+                    share=plain,
+                    subject=client,
+                    cost=cost,
+                    asked=asked,
+                    now=now,
+                )
+                if self._link.submit(single):
+                    return single
+                single.give_up(single.trouble)
+                return self._fall_back(single.question(), now)
         found = applying(self._rates.active, client, cost)
         if isinstance(found, Refuse):
             return found
