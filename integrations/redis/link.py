@@ -283,6 +283,7 @@ class Link:
             place = connection.group(ask.keys[0])
             if not batch:
                 group = place
+            # What goes again may have met a key that is elsewhere.
             alone = ask.tries or (batch and batch[0].tries)
             if place == group and len(batch) < BATCH and not (batch and alone):
                 batch.append(ask)

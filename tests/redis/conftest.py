@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Generator
 from typing import Any
 
@@ -21,3 +22,10 @@ def any_server(request: Any) -> Generator[Server]:
     """Each server that loadgate is tested against."""
     with Server(request.param) as started:
         yield started
+
+
+@pytest.fixture
+def silent() -> Generator[int]:
+    """A port where somebody listens and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]

@@ -159,6 +159,14 @@ async def test_a_request_of_which_one_part_is_never_answered_costs_nothing(
         assert controller.snapshot().store.troubles["timeout"] == 1
 
 
+async def test_a_silent_node_leads_on_to_the_next(nodes: list[Server], silent: int) -> None:
+    url = f"redis+cluster://127.0.0.1:{silent},127.0.0.1:{nodes[1].port}"
+    async with AdmissionController(shared(url, "1000000/second")) as controller:
+        with anyio.fail_after(30):
+            while await ask(controller, "a") != "store":  # noqa: ASYNC110  # another process
+                await anyio.sleep(0.01)
+
+
 async def test_slots_that_move_under_load_refuse_nobody_and_admit_nobody_twice(
     nodes: list[Server],
 ) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -373,25 +372,11 @@ async def test_a_sentinel_leads_to_the_new_primary() -> None:
             servers.primary.resume()
 
 
-@pytest.fixture
-def silent() -> Generator[int]:
-    """A port where somebody listens and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()[1]
-
-
 async def test_a_silent_sentinel_leads_on_to_the_next(silent: int, server: Server) -> None:
     watch = f"sentinel monitor main 127.0.0.1 {server.port} 1\n"
     with Server(sentinel=watch) as sentinel:
         places = f"127.0.0.1:{silent},127.0.0.1:{sentinel.port}"
         async with AdmissionController(busy(f"redis+sentinel://{places}/main")) as controller:
-            await working(controller)
-
-
-async def test_a_silent_node_leads_on_to_the_next(silent: int) -> None:
-    with cluster() as nodes:
-        places = f"127.0.0.1:{silent},127.0.0.1:{nodes[1].port}"
-        async with AdmissionController(busy(f"redis+cluster://{places}")) as controller:
             await working(controller)
 
 

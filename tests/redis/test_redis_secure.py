@@ -239,15 +239,22 @@ async def test_the_documented_permissions_are_enough(mode: str) -> None:
             await ask_everything(controller)
 
 
+@pytest.fixture(scope="module")
+def nodes() -> Generator[list[Server]]:
+    with cluster() as started:
+        yield started
+
+
 @pytest.mark.parametrize("mode", ["strict", "local"])
-async def test_the_documented_permissions_are_enough_in_a_cluster(mode: str) -> None:
-    with cluster() as nodes:
-        places = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-        policy = shared(f"redis+cluster://gate:hunter2@{places}", *every_algorithm(), mode=mode)
-        for node in nodes:
-            allow(node, policy.store.prefix if policy.store else "", mode, RULES_OF_CLUSTERS)
-        async with AdmissionController(policy) as controller:
-            await ask_everything(controller)
+async def test_the_documented_permissions_are_enough_in_a_cluster(
+    nodes: list[Server], mode: str
+) -> None:
+    places = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+    policy = shared(f"redis+cluster://gate:hunter2@{places}", *every_algorithm(), mode=mode)
+    for node in nodes:
+        allow(node, policy.store.prefix if policy.store else "", mode, RULES_OF_CLUSTERS)
+    async with AdmissionController(policy) as controller:
+        await ask_everything(controller)
 
 
 def every_algorithm() -> list[Rate]:
