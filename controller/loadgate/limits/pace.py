@@ -107,6 +107,8 @@ class Paced(ABC):
         "_ramp_from",
         "_ramp_start",
         "_refused",
+        "_seen_crowd",
+        "_seen_spent",
         "_settled",
         "_settling",
         "_span",
@@ -138,6 +140,8 @@ class Paced(ABC):
         self._few = FEW * initial
         self._first = 0  # admitted while few were running, in the first window
         self._first_spent = 0.0
+        self._seen_crowd = 0  # sums as they were at the end before
+        self._seen_spent = 0.0
         self._interrupted = -1  # the window that a pause has started again
         self._goal = 0  # where a ramp leads, 0 when there is none
         self._goal_settle = 0.0
@@ -209,9 +213,6 @@ class Paced(ABC):
             self._crowd += in_flight
             self._spent += latency
             self._squares += latency * latency
-            if in_flight <= self._few:
-                self._first += 1
-                self._first_spent += latency
             if held is not None and held > latency:
                 self._other += held - latency
         else:
@@ -319,6 +320,22 @@ class Paced(ABC):
     def _tick(self, now: float) -> None:
         if not isfinite(now):
             return
+        if self._windows:
+            self._advance(now)
+            return
+        # Until the first window is over every end is looked at; sums that grew by it alone say what
+        # it was. Counting that for every request would be a tenth of what the limit costs.
+        spent = self._spent - self._seen_spent
+        if spent > 0.0 and self._crowd - self._seen_crowd <= self._few:
+            self._first += 1
+            self._first_spent += spent
+        self._advance(now)
+        self._seen_crowd = self._crowd
+        self._seen_spent = self._spent
+        if not self._windows:
+            self._due = now
+
+    def _advance(self, now: float) -> None:
         span = now - self._start
         if not 0.0 <= span < SILENCE + PATIENCE_LATENCIES * self._latency:
             self._give_up(now)
@@ -398,7 +415,6 @@ class Paced(ABC):
             # Those who have ended saw the level of before; the first ones saw an empty service.
             crowd = max(crowd, area / span)
         self._windows += 1
-        self._few = -1.0
         self._overdue = inf
         self._span = latency
         if self._steady:
