@@ -284,6 +284,28 @@ def test_a_look_at_one_place_that_a_hanging_request_holds_is_given_up() -> None:
     assert service.done - done > 0.9 * 30 * 20
 
 
+@pytest.mark.parametrize("initial", [1, 2, 20])
+def test_a_tight_latency_target_does_not_hold_the_limit_where_it_happens_to_be(
+    initial: int,
+) -> None:
+    limit = adaptive(initial, latency_target=0.055)
+    service = Service(limit, servers=16, work=0.02, delay=0.03, seed=3)
+    service.run(45.0, rate=1200.0)
+    done = service.done
+    service.run(15.0, rate=1200.0)
+    assert service.done - done > 0.85 * 15 * 800
+
+
+def test_latencies_too_long_to_be_squared_are_no_fault() -> None:
+    limit = adaptive(5)
+    for i in range(400):
+        now = 0.02 * i
+        limit.on_admit(now, 1)
+        limit.on_refuse(now)
+        limit.on_finish(now + 0.01, 1e300 if i % 3 == 0 else 0.01, 1, OK)
+    assert 1 <= limit.limit <= 1000
+
+
 def test_places_held_beyond_the_answer_are_counted_as_places_not_as_queueing() -> None:
     limit = adaptive()
     now = 0.0

@@ -398,11 +398,19 @@ class AdaptiveLimit(Paced):
         return min(target, self._ceiling())
 
     def _ceiling(self) -> float:
-        """The level at which the mean latency reaches the objective, if it can be met at all."""
+        """The level at which the mean latency reaches the objective, if it can be met at all.
+
+        The throughput known is that of the present level, and at a low one it is low because of
+        that: while the objective is met there is room for some more.
+        """
         levels = self._levels
-        if self.latency_target is None or not 0.0 < levels.unloaded < self.latency_target:
+        target = self.latency_target
+        if target is None or not 0.0 < levels.unloaded < target:
             return inf
-        return self.latency_target * levels.rate
+        ceiling = target * levels.rate
+        if 0.0 < levels.latency < target:
+            ceiling = max(ceiling, self._base + max(1.0, LARGE * self._base))
+        return ceiling
 
     def _bound(self) -> None:
         ceiling = min(self._ceiling(), float(self.max))

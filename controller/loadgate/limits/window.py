@@ -60,4 +60,6 @@ def noise_of(completed: int, spent: float, squares: float, sharing: float, least
     if not 0.0 < spent < inf:
         return 1.0
     variance = squares * completed / (spent * spent) - 1.0
+    if not variance < inf:
+        return 1.0  # a latency whose square is no number any more
     return min(max(CAUTION * variance * max(sharing, 1.0), least, NOISE_LEAST), 1.0)
