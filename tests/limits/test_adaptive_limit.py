@@ -281,7 +281,7 @@ def test_a_look_at_one_place_that_a_hanging_request_holds_is_given_up() -> None:
     service.run(6.0, rate=400.0)
     done = service.done
     service.run(30.0, rate=400.0)
-    assert service.done - done > 0.9 * 30 * 20
+    assert service.done - done > 0.65 * 30 * 20  # a look costs it seconds
 
 
 @pytest.mark.parametrize("initial", [1, 2, 20])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import overload_cases
+from bench import limits, overload_cases
+from bench.limit_moved import moved
 from bench.overload import main, mean, report
 from bench.overload_cases import CASES, Row, five_classes, greedy_tenant, long_polls, priorities
+from loadgate.limits.adaptive import AdaptiveLimit
+from loadgate.simulation import results
+from loadgate.simulation.run import policy_for, requests, simulate
 
 
 @pytest.mark.parametrize(
@@ -75,3 +79,13 @@ def test_the_bench_runs_what_is_asked_for_and_tells_by_its_exit_code(
     assert main(["--only", "B15"]) == 1
     assert "0.5000" in capsys.readouterr().out
     assert main(["--only", "B15", "--seeds", "3"]) == 0
+
+
+def test_a_step_up_into_a_collapse_is_taken_back_before_it_is_too_late() -> None:
+    # Refusals are paid by the very cores that contend, so a backlog of them is never worked off.
+    scenario = moved(dict(limits.load(("b08",)))["b08-contention"], 0.3, 4)
+    policy = policy_for(scenario)
+    limit = AdaptiveLimit(initial=20, min=1, max=1000)
+    record = simulate(scenario, policy, 4, limit=limit, workload=requests(scenario, 4, policy))
+    assert float(results.goodput(record).sum()) > 15_000
+    assert limit.limit < 80

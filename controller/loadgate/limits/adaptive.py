@@ -59,8 +59,9 @@ PROBE_RARELY: Final = 64.0
 PROBE_AT_ONCE: Final = 3
 PROBE_OFTEN: Final = 0.6
 PROBE_AGREES: Final = 0.1
-# Seconds without a probe after one that was given up.
-GIVEN_UP: Final = 60.0
+# Seconds without a probe after one that was given up; twice as many after the next, up to so many.
+GIVEN_UP: Final = 10.0
+GIVEN_UP_MOST: Final = 60.0
 # Completions, and completions per unit of the knee, that make the unloaded latency known.
 KNOWN: Final = 40.0
 KNOWN_PER_KNEE: Final = 3.0
@@ -109,7 +110,9 @@ class AdaptiveLimit(Paced):
     __slots__ = (
         "_base",
         "_careful",
+        "_climbed_from",
         "_climbing",
+        "_given_up",
         "_higher",
         "_levels",
         "_next_higher",
@@ -141,6 +144,7 @@ class AdaptiveLimit(Paced):
         self._base = float(initial)  # the level wanted, before probes and rounding
         self._reason = "start"
         self._climbing = True  # no ceiling is known
+        self._climbed_from = float(initial)  # the level before the last step of a climb
         self._careful = False  # climbing on the word of one window
         self._pinned = False  # a window was seen whose limit was really used
         self._pressure = 0.0  # share turned away, smoothed
@@ -149,6 +153,7 @@ class AdaptiveLimit(Paced):
         self._probing = False
         self._probes = 0
         self._next_probe = -inf
+        self._given_up = GIVEN_UP
         self._not_before = -inf  # a probe was given up
         self._probe_start = 0.0
         self._probe_unloaded = 0.0
@@ -159,11 +164,17 @@ class AdaptiveLimit(Paced):
         self._probe_rate = 0.0
 
     def _give_up(self, now: float) -> None:
-        if self._probing:
-            self._not_before = now + GIVEN_UP
+        if self._expected > 0.0:
+            self._base = self._climbed_from
+            self._climbing = False
+            self._careful = True
+        elif self._probing:
+            self._not_before = now + self._given_up
+            self._given_up = min(2.0 * self._given_up, GIVEN_UP_MOST)
         self._probing = self._higher = False
         self._steady = True
         self._overdue = inf
+        self._expected = 0.0
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
 
@@ -286,6 +297,7 @@ class AdaptiveLimit(Paced):
             if target > (1.0 - LARGE) * base:
                 target = base + DAMPING * (target - base)
         self._base = target
+        climbs = reason == "climbing"
         if not probed and not (elastic and self._climbing) and now >= self._next_probe:
             probe = int(PROBE * knee.of(self._base, queued=self._queued) + 0.5)
             if self._probe(now, probe, WINDOW):
@@ -295,6 +307,9 @@ class AdaptiveLimit(Paced):
             self._look_higher(now)
             return
         self._move(now, reason)
+        if climbs:
+            self._climbed_from = base
+            self._expect(now, min(levels.rate, base / latency))
 
     def _look_lower(self) -> float:
         """The share of the limit that is looked at while the unloaded latency is not known."""
@@ -365,6 +380,7 @@ class AdaptiveLimit(Paced):
     def _probed(self, now: float, level: float, latency: float) -> None:
         """A probe has ended; compare it with what is known of higher levels."""
         levels = self._levels
+        self._given_up = GIVEN_UP
         if not levels.sure:
             # Nothing was lost by going there, so that is where to stay and look further down.
             self._base = min(self._base, max(level, 1.0))

@@ -27,6 +27,11 @@ PATIENCE_LATENCIES: Final = 10.0
 FEWEST: Final = 8
 # A look at another level in which nothing ends for so many latencies (or the patience) is given up.
 SILENT_LATENCIES: Final = 5.0
+# After a step up of a climb: when in so many latencies (in which so many should have ended) less
+# ends than this share of what ended before, contention has collapsed, and the step is taken back.
+COLLAPSE_LATENCIES: Final = 2.0
+COLLAPSE_COUNT: Final = 16.0
+COLLAPSE: Final = 0.4
 # Seconds a window lasts at least, so that a fast service pays for little thinking.
 SHORTEST: Final = 0.05
 # Latencies thrown away after a change of the limit: what ends too early is the short requests. As
@@ -84,6 +89,8 @@ class Paced(ABC):
         "_crowd",
         "_drained",
         "_due",
+        "_ended",
+        "_expected",
         "_few",
         "_first",
         "_first_spent",
@@ -101,6 +108,7 @@ class Paced(ABC):
         "_opened_with",
         "_other",
         "_overdue",
+        "_patience",
         "_phase",
         "_queued",
         "_ramp",
@@ -153,6 +161,8 @@ class Paced(ABC):
         self._phase = 0.5
         self._in_flight = 0
         self._due = -inf
+        self._ended = self._completed = 0  # before this window, and in it
+        self._expected = self._patience = 0.0
         self._settling = True
         self._settled = -inf
         self._need = WINDOW_EARLY
@@ -182,18 +192,18 @@ class Paced(ABC):
     def on_wait(self, now: float) -> None:
         """Someone found the limit full; a rise on its way goes on."""
         self._waited += 1
-        if self._goal:
-            self._step(now)
-        elif now > self._overdue:
+        if now > self._overdue:
             self._late(now)
+        elif self._goal:
+            self._step(now)
 
     def on_refuse(self, now: float) -> None:
         """Someone was turned away; a rise on its way goes on."""
         self._refused += 1
-        if self._goal:
-            self._step(now)
-        elif now > self._overdue:
+        if now > self._overdue:
             self._late(now)
+        elif self._goal:
+            self._step(now)
 
     def on_finish(
         self,
@@ -231,6 +241,7 @@ class Paced(ABC):
         pause = min(duration, span)
         self._stalled += pause
         self._area_stalled += pause * self._in_flight
+        self._overdue += pause
         if self._goal:
             self._ramp_start += pause
         elif pause > self._latency > 0.0 and self._interrupted != self._windows:
@@ -264,6 +275,7 @@ class Paced(ABC):
         self._start = now
         self._opened_with = self._in_flight
         self._moments = 0.0
+        self._ended += self._completed
         self._area_stalled = 0.0
         self._stalled = 0.0
         self._completed = 0
@@ -297,15 +309,29 @@ class Paced(ABC):
         places = max(self._in_flight, self._opened_with)
         return self._completed > FEWEST + TURNOVERS * places
 
-    def _expect(self, now: float) -> None:
-        """This window is a look elsewhere: it is given up if nothing ends."""
-        self._overdue = now + max(PATIENCE, SILENT_LATENCIES * self._latency)
-        self._heard = self._completed
+    def _expect(self, now: float, rate: float = 0.0) -> None:
+        """This window is a look elsewhere: it is given up if too little ends.
+
+        Args:
+            now: The moment.
+            rate: The throughput before a step up; 0.0 for a look at fewer, where anything will do.
+        """
+        self._expected = rate
+        if rate > 0.0:
+            self._patience = max(COLLAPSE_LATENCIES * self._latency, COLLAPSE_COUNT / rate)
+        else:
+            self._patience = max(PATIENCE, SILENT_LATENCIES * self._latency)
+        self._overdue = now + self._patience
+        self._heard = self._ended + self._completed
 
     def _late(self, now: float) -> None:
-        """Places may be held by requests that hang: a look at few of them must not last as long."""
-        if self._completed != self._heard:
-            self._expect(now)
+        """Look at a look: places may be held by requests that hang, or a step up was one too many.
+
+        Neither must last until a window is full: it may never be.
+        """
+        done = self._ended + self._completed - self._heard
+        if done > COLLAPSE * self._expected * self._patience:
+            self._expect(now, self._expected)
         else:
             self._give_up(now)
 
