@@ -51,6 +51,10 @@ SUBTRACTED: Final = 0.25
 # over no more seconds than these, or an outage would be remembered too long.
 APART_WEIGHT: Final = 0.1
 APART_SECONDS: Final = 10.0
+# Weight of a new window in the seconds that a place is held: less where it is held less, because
+# those who hold places for long come in bunches, and the next ones find the places that these had.
+HELD_MORE: Final = 0.3
+HELD_LESS: Final = 0.1
 # A window in which so many per completion came to be in flight is one of a rising level. It counts
 # for no more completions than this, as one of the early windows.
 RISING: Final = 0.3
@@ -424,7 +428,10 @@ class Paced(ABC):
         if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
             self._settle(now, 0.0)
             return
-        self._occupied += 0.3 * (min(occupied / latency, 1e6) - self._occupied)
+        held = min(occupied / latency, 1e6)
+        self._occupied += (HELD_MORE if held > self._occupied else HELD_LESS) * (
+            held - self._occupied
+        )
         if self._waited:
             self._queued = True
         elif self._refused > 3:
