@@ -48,11 +48,12 @@ def neighbours(policy: Policy) -> tuple[str, str]:
 
 
 def owner(nodes: list[Server], slot: int) -> Server:
-    """Whose it is."""
-    with nodes[0].wire() as wire:
-        for first, last, (_, port, *_), *_ in wire("CLUSTER", "SLOTS"):
-            if first <= slot <= last:
-                return next(node for node in nodes if node.port == port)
+    """Whose it is, in its own words: the others may not have heard yet that it has moved."""
+    for node in nodes:
+        with node.wire() as wire:
+            for first, last, (_, port, *_), *_ in wire("CLUSTER", "SLOTS"):
+                if first <= slot <= last and port == node.port:
+                    return node
     raise AssertionError(slot)
 
 
