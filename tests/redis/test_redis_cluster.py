@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Generator
 
@@ -48,12 +49,19 @@ def neighbours(policy: Policy) -> tuple[str, str]:
 
 
 def owner(nodes: list[Server], slot: int) -> Server:
-    """Whose it is, in its own words: the others may not have heard yet that it has moved."""
-    for node in nodes:
-        with node.wire() as wire:
-            for first, last, (_, port, *_), *_ in wire("CLUSTER", "SLOTS"):
-                if first <= slot <= last and port == node.port:
-                    return node
+    """Whose it is, once all agree: some hear late that it has moved."""
+    patience = time.monotonic() + 10.0
+    while len(told := {_told(node, slot) for node in nodes}) > 1:
+        assert time.monotonic() < patience, told
+        time.sleep(0.02)
+    return next(node for node in nodes if node.port in told)
+
+
+def _told(node: Server, slot: int) -> int:
+    with node.wire() as wire:
+        for first, last, (_, port, *_), *_ in wire("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return int(port)
     raise AssertionError(slot)
 
 
