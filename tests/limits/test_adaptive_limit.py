@@ -104,6 +104,20 @@ def adaptive(initial: int = 20, **settings: object) -> AdaptiveLimit:
     return limit
 
 
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_a_long_silence_takes_nothing_from_what_was_learned(seed: int) -> None:
+    limit = adaptive()
+    service = Service(limit, servers=100, work=0.05, delay=0.05, seed=seed)
+    while limit.explain()["reason"] not in ("rising", "falling"):  # the climb is over
+        service.run(0.05, rate=3000.0)
+        assert service.now < 10.0
+    learned = limit.explain()["wanted"]
+    service.now += 600.0
+    service.events = [(when + 600.0, *rest) for when, *rest in service.events]  # nobody came
+    service.run(0.01, rate=3000.0)
+    assert limit.explain()["wanted"] == learned
+
+
 def test_it_climbs_from_20_to_a_knee_of_200_within_seconds() -> None:
     limit = adaptive()
     service = Service(limit, servers=100, work=0.05, delay=0.05)

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from loadgate.limits import knee
 from loadgate.limits.levels import Change, Levels
-from loadgate.limits.pace import DAMPING, SETTLE, SETTLE_SMALL, WINDOW, WINDOW_EARLY, Paced
+from loadgate.limits.pace import DAMPING, SETTLE, SETTLE_SMALL, Paced
+from loadgate.limits.probes import KNOWN, Probes
 from loadgate.limits.settings import real
-from loadgate.limits.window import Window
+from loadgate.limits.window import WINDOW, WINDOW_EARLY, Window
 
 # Windows for which not knowing the unloaded latency is urgent.
 EARLY: Final = 10
@@ -51,20 +52,6 @@ GLIMPSE_LEAST: Final = 0.1
 ALONE: Final = 2.0
 # A probe goes to this share of the knee, where two thirds of the throughput remain.
 PROBE: Final = 0.7
-# Throughput that probes may cost on average in the long run. At first the pause is so many times
-# what the probe took; one that agrees doubles it.
-PROBE_COST: Final = 0.004
-PROBE_PAUSE: Final = 40.0
-PROBE_RARELY: Final = 64.0
-PROBE_AT_ONCE: Final = 3
-PROBE_OFTEN: Final = 0.6
-PROBE_AGREES: Final = 0.1
-# Seconds without a probe after one that was given up; twice as many after the next, up to so many.
-GIVEN_UP: Final = 10.0
-GIVEN_UP_MOST: Final = 60.0
-# Completions, and completions per unit of the knee, that make the unloaded latency known.
-KNOWN: Final = 40.0
-KNOWN_PER_KNEE: Final = 3.0
 # Completions of the lowest level that can prove a queue while the unloaded latency is not known:
 # those of an early window that has not aged.
 LOWEST_KNOWN: Final = 29.0
@@ -112,19 +99,12 @@ class AdaptiveLimit(Paced):
         "_careful",
         "_climbed_from",
         "_climbing",
-        "_given_up",
         "_higher",
         "_levels",
         "_next_higher",
-        "_next_probe",
-        "_not_before",
         "_pinned",
         "_pressure",
-        "_probe_factor",
         "_probe_rate",
-        "_probe_run",
-        "_probe_start",
-        "_probe_unloaded",
         "_probes",
         "_probing",
         "_reason",
@@ -151,32 +131,26 @@ class AdaptiveLimit(Paced):
         self._rises = 0  # in a row
         self._stood = False  # the window before showed a queue although the limit was not full
         self._probing = False
-        self._probes = 0
-        self._next_probe = -inf
-        self._given_up = GIVEN_UP
-        self._not_before = -inf  # a probe was given up
-        self._probe_start = 0.0
-        self._probe_unloaded = 0.0
-        self._probe_factor = 1.0
-        self._probe_run = 0  # probes since the service was found changed
+        self._probes = Probes()
         self._higher = False  # the probe under way goes up
         self._next_higher = -inf
         self._probe_rate = 0.0
 
     def _give_up(self, now: float) -> None:
-        if self._expected > 0.0:
-            self._base = self._climbed_from
-            self._climbing = False
-            self._careful = True
-        elif self._probing:
-            self._not_before = now + self._given_up
-            self._given_up = min(2.0 * self._given_up, GIVEN_UP_MOST)
         self._probing = self._higher = False
         self._steady = True
         self._overdue = inf
-        self._expected = 0.0
         self.limit = self._whole(self._base)
         self._settle(now, SETTLE_SMALL)
+
+    def _look_failed(self, now: float, *, collapsed: bool) -> None:
+        if collapsed:
+            self._base = self._climbed_from
+            self._climbing = False
+            self._careful = True
+        else:
+            self._probes.hung(now)
+        self._give_up(now)
 
     def _think(self, window: Window) -> None:
         """Learn from a window, and decide what the next one shall be."""
@@ -192,9 +166,7 @@ class AdaptiveLimit(Paced):
         if change is not Change.NONE:
             self._climbing = change is Change.FASTER
             self._careful = False
-            self._next_probe = now if change is Change.SLOWER else now + 3.0 * latency
-            self._probe_factor = 1.0
-            self._probe_run = 0
+            self._probes.changed(now if change is Change.SLOWER else now + 3.0 * latency)
         probed, higher = self._probing, self._higher
         self._probing = self._higher = False
         self._steady = True
@@ -298,7 +270,7 @@ class AdaptiveLimit(Paced):
                 target = base + DAMPING * (target - base)
         self._base = target
         climbs = reason == "climbing"
-        if not probed and not (elastic and self._climbing) and now >= self._next_probe:
+        if not probed and not (elastic and self._climbing) and now >= self._probes.due:
             probe = int(PROBE * knee.of(self._base, queued=self._queued) + 0.5)
             if self._probe(now, probe, WINDOW):
                 return
@@ -307,7 +279,7 @@ class AdaptiveLimit(Paced):
             self._look_higher(now)
             return
         self._move(now, reason)
-        if climbs:
+        if climbs and self._goal:
             self._climbed_from = base
             self._expect(now, min(levels.rate, base / latency))
 
@@ -363,14 +335,12 @@ class AdaptiveLimit(Paced):
         """Go to `level` for a window, if that is lower and allowed."""
         level = max(level, 1)
         wanted = self._whole(float(level))
-        if wanted >= self.limit or now < self._not_before:
+        if wanted >= self.limit or now < self._probes.barred:
             return False
         self._bound()
         self._probing = True
         self._steady = False
-        self._probes += 1
-        self._probe_start = now
-        self._probe_unloaded = self._levels.unloaded if self._levels.sure else 0.0
+        self._probes.begin(now, self._levels.unloaded if self._levels.sure else 0.0)
         self._change(now, wanted, SETTLE)
         self._expect(now)
         self._need = need
@@ -380,25 +350,20 @@ class AdaptiveLimit(Paced):
     def _probed(self, now: float, level: float, latency: float) -> None:
         """A probe has ended; compare it with what is known of higher levels."""
         levels = self._levels
-        self._given_up = GIVEN_UP
+        self._probes.heard()
         if not levels.sure:
             # Nothing was lost by going there, so that is where to stay and look further down.
             self._base = min(self._base, max(level, 1.0))
             self._full(now, latency, probed=True)
             return
-        known = levels.low_weight > max(KNOWN, KNOWN_PER_KNEE * levels.rate * levels.unloaded)
-        before = self._probe_unloaded
-        if before > 0.0 and abs(log(levels.unloaded / before)) < PROBE_AGREES and known:
-            self._probe_factor = min(2.0 * self._probe_factor, PROBE_RARELY)
-        else:
-            self._probe_factor = 1.0 if known else PROBE_OFTEN
-        took = now - self._probe_start
-        cost = took * max(0.0, 1.0 - level / latency / levels.rate)
-        pause = min(cost / PROBE_COST, PROBE_PAUSE * took * self._probe_factor)
-        self._probe_run += 1
-        if levels.low_weight <= WINDOW and self._probe_run <= PROBE_AT_ONCE:
-            pause = 0.0
-        self._next_probe = now + max(pause, 10.0 * latency)
+        self._probes.measured(
+            now,
+            latency,
+            level / latency / levels.rate,
+            unloaded=levels.unloaded,
+            weight=levels.low_weight,
+            knee=levels.rate * levels.unloaded,
+        )
         if self._elastic(doubt=0.0)[1]:
             self._climbing = True
         self._full(now, latency, probed=True)
@@ -478,8 +443,8 @@ class AdaptiveLimit(Paced):
             "places_per_running": self._occupied,
             "climbing": self._climbing,
             "probing": self._probing,
-            "probes": self._probes,
-            "next_probe": self._next_probe if isfinite(self._next_probe) else None,
+            "probes": self._probes.count,
+            "next_probe": self._probes.due if isfinite(self._probes.due) else None,
             "changes": levels.changes,
             "dispersion": levels.dispersion,
             "windows": self._windows,

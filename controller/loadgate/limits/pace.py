@@ -1,7 +1,7 @@
 """When is it time to think, and how does the limit get from one value to the next?
 
-The half of the adaptive limit that runs for every request: it counts, it settles after a change,
-it closes windows, it takes the limit along a ramp. It decides nothing.
+The half of the adaptive limit that runs for every request: it has it counted, settles after a
+change, closes windows and takes the limit along a ramp. It decides nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from math import inf, isfinite, log
 from typing import Final
 
 from loadgate.decisions import Outcome
-from loadgate.limits.window import NOISE_FALL, Window, noise_of
+from loadgate.limits.counts import Counts
+from loadgate.limits.window import FEWEST, WINDOW_EARLY, Window
 
 _SUCCESS: Final = Outcome.SUCCESS
 _OVERLOAD: Final = Outcome.OVERLOAD
 _CANCELLED: Final = Outcome.CANCELLED
 
-# Completions of a window: 60 are 13 % of standard error; half of it while nothing is known,
-# as long as that is urgent: for the first windows, and while requests are turned away.
-WINDOW: Final = 60
-WINDOW_EARLY: Final = 30
-# A window of fewer closes after so many seconds or latencies, if it has eight at all.
+# A window of fewer completions than it needs closes after so many seconds or latencies, if it has
+# the fewest at all.
 PATIENCE: Final = 2.0
 PATIENCE_LATENCIES: Final = 10.0
-FEWEST: Final = 8
 # A look at another level in which nothing ends for so many latencies (or the patience) is given up.
 SILENT_LATENCIES: Final = 5.0
 # After a step up of a climb: when in so many latencies (in which so many should have ended) less
@@ -45,25 +42,8 @@ TURNING: Final = 0.2
 # Weight of a new window in the smoothed latency; one more than 30 % off replaces it.
 DAMPING: Final = 0.4
 STRANGE: Final = 0.3
-# Share of the time integral up to which requests that teach nothing are just subtracted.
-SUBTRACTED: Final = 0.25
-# That share is averaged over some ten windows, of long-lived requests one ends now and then; but
-# over no more seconds than these, or an outage would be remembered too long.
-APART_WEIGHT: Final = 0.1
-APART_SECONDS: Final = 10.0
-# Weight of a new window in the seconds that a place is held: less where it is held less, because
-# those who hold places for long come in bunches, and the next ones find the places that these had.
-HELD_MORE: Final = 0.3
-HELD_LESS: Final = 0.1
-# A window in which so many per completion came to be in flight is one of a rising level. It counts
-# for no more completions than this, as one of the early windows.
-RISING: Final = 0.3
-RISEN: Final = 30.0
 # Seconds (and ten latencies) of a window after which what was counted is thrown away.
 SILENCE: Final = 60.0
-# How regular they are can be seen of a full service only. Where fewer than this share of the
-# completions found no place, the count shows how irregularly requests come.
-NOISE_BLOCKED: Final = 0.25
 # Those who were admitted while at most this share of the first limit ran, before the first window
 # was over: the first glimpse of the unloaded latency.
 FEW: Final = 0.25
@@ -77,7 +57,7 @@ LOOK: Final = 0.25
 TURNOVERS: Final = 4.0
 
 
-class Paced(ABC):
+class Paced(Counts, ABC):
     """Counts windows and moves the limit, as whoever inherits from it decides in `_think`.
 
     Args:
@@ -87,13 +67,8 @@ class Paced(ABC):
     """
 
     __slots__ = (
-        "_apart",
-        "_area_stalled",
-        "_completed",
-        "_crowd",
         "_drained",
         "_due",
-        "_ended",
         "_expected",
         "_few",
         "_first",
@@ -101,54 +76,33 @@ class Paced(ABC):
         "_goal",
         "_goal_settle",
         "_heard",
-        "_in_flight",
         "_interrupted",
         "_latency",
-        "_lost",
-        "_moments",
         "_need",
-        "_noise",
-        "_occupied",
-        "_opened_with",
-        "_other",
         "_overdue",
         "_patience",
         "_phase",
-        "_queued",
         "_ramp",
         "_ramp_from",
         "_ramp_start",
-        "_refused",
         "_seen_crowd",
         "_seen_spent",
         "_settled",
         "_settling",
         "_span",
-        "_spent",
-        "_squares",
-        "_stalled",
-        "_start",
         "_steady",
         "_turns",
-        "_waited",
-        "_windows",
         "limit",
-        "max",
         "min",
     )
 
     def __init__(self, *, initial: int, min: int, max: int) -> None:
+        super().__init__(max)
         self.limit = initial
         self.min = min
-        self.max = max
         self._latency = 0.0  # smoothed mean latency, 0.0 while unknown
         self._span = FIRST_LATENCY  # mean latency of the last window: the length of a ramp
-        self._apart = 0.0  # share of the time integral held by what teaches nothing, smoothed
-        self._occupied = 1.0  # seconds a place is held, in latencies
-        self._queued = True  # those who find no place may wait
         self._steady = True  # the window is no probe, so it counts for the smoothed latency
-        self._windows = 0
-        self._noise = 1.0  # variance of a window's count beside Poisson's, from above
         self._few = FEW * initial
         self._first = 0  # admitted while few were running, in the first window
         self._first_spent = 0.0
@@ -163,14 +117,11 @@ class Paced(ABC):
         self._ramp_from = 0
         self._ramp_start = 0.0
         self._phase = 0.5
-        self._in_flight = 0
         self._due = -inf
-        self._ended = self._completed = 0  # before this window, and in it
         self._expected = self._patience = 0.0
         self._settling = True
         self._settled = -inf
         self._need = WINDOW_EARLY
-        self._open(0.0)
 
     # Decided by whoever inherits.
 
@@ -185,6 +136,10 @@ class Paced(ABC):
     @abstractmethod
     def _give_up(self, now: float) -> None:
         """What was counted is worthless: a long silence, or the clock made a step."""
+
+    @abstractmethod
+    def _look_failed(self, now: float, *, collapsed: bool) -> None:
+        """Nothing ends at another level; or, after a step up, far too little."""
 
     # What happens: a few additions each; the thinking is done when `_due` has come.
 
@@ -275,22 +230,6 @@ class Paced(ABC):
 
     # Windows: settle, count, conclude.
 
-    def _open(self, now: float) -> None:
-        self._start = now
-        self._opened_with = self._in_flight
-        self._moments = 0.0
-        self._ended += self._completed
-        self._area_stalled = 0.0
-        self._stalled = 0.0
-        self._completed = 0
-        self._crowd = 0
-        self._spent = 0.0
-        self._squares = 0.0
-        self._other = 0.0
-        self._lost = 0
-        self._waited = 0
-        self._refused = 0
-
     def _settle(self, now: float, latencies: float) -> None:
         self._goal = 0
         self._settling = True
@@ -299,14 +238,6 @@ class Paced(ABC):
         self._drained = 0
         self._due = min(self._settled, now + min(LOOK, TURNING * self._latency))
         self._open(now)
-
-    def _area(self, now: float) -> float:
-        """Time integral of the number in flight since the window began.
-
-        Each request adds the moment of its end and takes away that of its start; those that
-        were running at the beginning or still are count from there and until now.
-        """
-        return self._in_flight * now - self._opened_with * self._start + self._moments
 
     def _outdated(self) -> bool:
         """Did far more end since the count began than can in the latency that is waited for?"""
@@ -337,7 +268,8 @@ class Paced(ABC):
         if done > COLLAPSE * self._expected * self._patience:
             self._expect(now, self._expected)
         else:
-            self._give_up(now)
+            self._overdue = inf
+            self._look_failed(now, collapsed=self._expected > 0.0)
 
     def _turned(self) -> bool:
         """Have those who were running before the change left, as far as counts can tell?"""
@@ -404,49 +336,12 @@ class Paced(ABC):
         else:
             self._conclude(now, span, completed)
 
-    def _noise_seen(self, completed: int) -> float:
-        if self._waited + self._refused < NOISE_BLOCKED * completed:
-            return 1.0
-        sharing = self._crowd / completed
-        return noise_of(completed, self._spent, self._squares, sharing, self._noise)
-
     def _conclude(self, now: float, span: float, completed: int) -> None:
-        area = self._area(now)
-        if self._stalled <= 0.5 * span:
-            area -= self._area_stalled
-        # Little's law, with the mean of arrivals and departures as the throughput.
-        turnover = max(completed + 0.5 * (self._in_flight - self._opened_with), 0.5 * completed)
-        occupied = area / turnover
-        latency = occupied - self._other / turnover
-        share = min(self._other / area, 1.0) if area > 0.0 else 0.0
-        newest = min(max(APART_WEIGHT, span / APART_SECONDS), 1.0)
-        self._apart += newest * (share - self._apart)
-        if max(share, self._apart) > SUBTRACTED:
-            # Mostly places held longer than latency lasts, or by requests that teach nothing. Not
-            # every window sees one of these end, but all of them see them hold their places.
-            latency = min(occupied, self._spent / completed)
-        if not 0.0 < latency < inf or area > span * 4.0 * max(self.max, self._in_flight):
+        window = self._window(now, span, completed)
+        if window is None:
             self._settle(now, 0.0)
             return
-        held = min(occupied / latency, 1e6)
-        self._occupied += (HELD_MORE if held > self._occupied else HELD_LESS) * (
-            held - self._occupied
-        )
-        if self._waited:
-            self._queued = True
-        elif self._refused > 3:
-            self._queued = False
-        crowd = self._crowd / completed
-        noise = self._noise_seen(completed)
-        self._noise = NOISE_FALL * noise
-        weight = max(float(completed), min(completed / noise, float(WINDOW)))
-        rose = self._in_flight - self._opened_with > RISING * completed
-        if rose:
-            # Many more came than went, so the mean of both says little of the throughput.
-            weight = min(weight, RISEN)
-        if rose or self._windows == 0:
-            # Those who have ended saw the level of before; the first ones saw an empty service.
-            crowd = max(crowd, area / span)
+        latency = window.latency
         self._windows += 1
         self._overdue = inf
         self._span = latency
@@ -454,19 +349,7 @@ class Paced(ABC):
             before = self._latency
             strange = before == 0.0 or abs(log(latency / before)) > STRANGE
             self._latency = latency if strange else before + DAMPING * (latency - before)
-        self._think(
-            Window(
-                now,
-                max(crowd * latency / occupied, 1.0),
-                latency,
-                completed,
-                self._waited + self._refused,
-                self._refused / (completed + self._refused),
-                self._lost / (completed + self._lost),
-                weight,
-                self._spent / completed,
-            )
-        )
+        self._think(window)
 
     # Movement.
 
