@@ -42,21 +42,22 @@ def quiet() -> Iterator[None]:
     logger.setLevel(level)
 
 
+async def ask_once(address: str, listening: anyio.Event, stop: anyio.Event) -> None:
+    """One request once the server listens, which is told to stop then."""
+    await listening.wait()
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(address)).text == "served"
+    stop.set()
+
+
 async def test_a_server_runs_until_it_is_told_to_stop_and_leaves_the_loop_in_order() -> None:
     listener = bind("127.0.0.1:0")
-    address = url(listener)
     listening, stop = anyio.Event(), anyio.Event()
     controller = AdmissionController()
 
-    async def ask() -> None:
-        await listening.wait()
-        async with httpx.AsyncClient() as client:
-            assert (await client.get(address)).text == "served"
-        stop.set()
-
     with anyio.fail_after(20):
         async with controller, anyio.create_task_group() as group:
-            group.start_soon(ask)
+            group.start_soon(ask_once, url(listener), listening, stop)
             await run(
                 AdmissionMiddleware(app, controller),
                 BoundConfig(listener, listening.set),
@@ -85,21 +86,14 @@ async def test_an_app_that_returns_from_its_lifespan_is_served(
             await receive()
 
     listener = bind("127.0.0.1:0")
-    address = url(listener)
     listening, stop = anyio.Event(), anyio.Event()
     controller = AdmissionController()
     config = BoundConfig(listener, listening.set)
     door = Door(controller) if behind else None
 
-    async def ask() -> None:
-        await listening.wait()
-        async with httpx.AsyncClient() as client:
-            assert (await client.get(address)).text == "served"
-        stop.set()
-
     with anyio.fail_after(20):
         async with controller, anyio.create_task_group() as group:
-            group.start_soon(ask)
+            group.start_soon(ask_once, url(listener), listening, stop)
             await run(brief, config, stop.wait, door)
     # The client's own log is heard as well where a test before has turned it on.
     of_client = ("httpx", "httpcore")

@@ -295,8 +295,11 @@ def cluster(
 class Move:
     """One slot of a cluster on its way from one node to another, step by step."""
 
-    def __init__(self, slot: int, source: Server, target: Server) -> None:
+    def __init__(self, nodes: Sequence[Server], slot: int, source: Server, target: Server) -> None:
         self.slot, self.source, self.target = slot, source, target
+        # Whoever takes a slot before it has heard of its owner's epoch does so with an older one,
+        # and the others never believe it.
+        until(partial(_agree_on_epoch, nodes), "all nodes have heard of the last move")
         with source.wire() as at_source, target.wire() as at_target:
             self._target_id = at_target("CLUSTER", "MYID")
             at_target("CLUSTER", "SETSLOT", slot, "IMPORTING", at_source("CLUSTER", "MYID"))
@@ -317,6 +320,15 @@ class Move:
         for server in (self.target, self.source):
             with server.wire() as wire:
                 wire("CLUSTER", "SETSLOT", self.slot, "NODE", self._target_id)
+
+
+def _agree_on_epoch(nodes: Sequence[Server]) -> bool:
+    epochs: set[bytes] = set()
+    for node in nodes:
+        with node.wire() as wire:
+            info: bytes = wire("CLUSTER", "INFO")
+        epochs.update(line for line in info.split() if line.startswith(b"cluster_current_epoch:"))
+    return len(epochs) == 1
 
 
 class Replicated:

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from loadgate import AdmissionController, Concurrency, Policy, Queue, Rate, RateLimited
+from loadgate import AdmissionController, Concurrency, Overloaded, Policy, Queue, Rate, RateLimited
 from loadgate.policy import Signals
 from loadgate.shared import Store
 
@@ -111,3 +111,14 @@ async def until(what: str, done: Any) -> None:
             await anyio.sleep(0.005)
         return
     raise AssertionError(f"{what} did not happen")
+
+
+async def ask(controller: AdmissionController, client: str = "a") -> str:
+    """Who decided, or why it was refused."""
+    try:
+        async with controller.admit(client=client) as permit:
+            return permit.charge.source if permit.charge is not None else "none"
+    except RateLimited:
+        return "429"
+    except Overloaded as error:
+        return str(error.reason)

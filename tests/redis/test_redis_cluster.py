@@ -9,11 +9,11 @@ from collections.abc import Generator
 import anyio
 import pytest
 
-from loadgate import AdmissionController, Overloaded, Policy, Rate, RateLimited, Reason
+from loadgate import AdmissionController, Overloaded, Policy, Rate, Reason
 from loadgate.integrations.redis.coredis_cluster import slot_of
 from loadgate.integrations.redis.keys import Keys
 from tests.redis.servers import Move, Server, cluster
-from tests.redis.shared_policy import SECRET, shared
+from tests.redis.shared_policy import SECRET, ask, shared
 
 pytestmark = pytest.mark.anyio
 
@@ -65,17 +65,6 @@ def _told(node: Server, slot: int) -> int:
     raise AssertionError(slot)
 
 
-async def ask(controller: AdmissionController, client: str) -> str:
-    """Who decided, or why it was refused."""
-    try:
-        async with controller.admit(client=client) as permit:
-            return permit.charge.source if permit.charge is not None else "none"
-    except RateLimited:
-        return "429"
-    except Overloaded as error:
-        return str(error.reason)
-
-
 async def together(controller: AdmissionController, *clients: str) -> dict[str, str]:
     """The same for several at one moment, which the link would put into one call."""
     answers: dict[str, str] = {}
@@ -99,7 +88,7 @@ async def test_while_its_slot_moves_a_client_is_decided_exactly(
     target = nodes[3] if fresh else nodes[(nodes.index(source) + 1) % 3]
     async with AdmissionController(policy) as controller:
         assert await ask(controller, old) == "store"
-        move = Move(slot(policy, old), source, target)
+        move = Move(nodes, slot(policy, old), source, target)
         assert await ask(controller, old) == "store"  # it still lies where it lay
         assert await ask(controller, new) == "store"  # it begins where the slot goes
         both = {old: "store", new: "store"}
@@ -116,7 +105,7 @@ async def test_while_its_slot_moves_a_client_is_decided_exactly(
         store = controller.snapshot().store
         assert store.troubles == dict.fromkeys(store.troubles, 0)
         assert store.incidents == 0
-    Move(move.slot, target, source).end()
+    Move(nodes, move.slot, target, source).end()
 
 
 async def test_two_rates_of_a_client_that_nobody_can_decide_together_fall_to_the_policy(
@@ -127,7 +116,7 @@ async def test_two_rates_of_a_client_that_nobody_can_decide_together_fall_to_the
     source = owner(nodes, slot(policy, "new"))
     target = nodes[(nodes.index(source) + 1) % 3]
     async with AdmissionController(policy) as controller:
-        move = Move(slot(policy, "new"), source, target)
+        move = Move(nodes, slot(policy, "new"), source, target)
         # Half moved, the slot has no server that may look at two keys that are not there.
         assert await ask(controller, "new") == "store_unavailable"
         move.end()
@@ -135,7 +124,7 @@ async def test_two_rates_of_a_client_that_nobody_can_decide_together_fall_to_the
         store = controller.snapshot().store
         assert store.troubles["moving"] == 1
         assert store.incidents == 0  # the store is there, for all others
-    Move(move.slot, target, source).end()
+    Move(nodes, move.slot, target, source).end()
 
 
 async def test_a_request_of_which_one_part_is_never_answered_costs_nothing(
@@ -196,7 +185,7 @@ async def test_slots_that_move_under_load_refuse_nobody_and_admit_nobody_twice(
             moving = slot(policy, client)
             source = owner(nodes, moving)
             target = nodes[3] if number % 2 else nodes[(nodes.index(source) + 1) % 3]
-            move = await anyio.to_thread.run_sync(Move, moving, source, target)
+            move = await anyio.to_thread.run_sync(Move, nodes, moving, source, target)
             await anyio.to_thread.run_sync(move.keys)
             await anyio.to_thread.run_sync(move.end)
             moves.append(move)
@@ -206,4 +195,4 @@ async def test_slots_that_move_under_load_refuse_nobody_and_admit_nobody_twice(
     assert store.troubles == dict.fromkeys(store.troubles, 0)
     assert store.incidents == 0
     for move in moves:
-        Move(move.slot, move.target, move.source).end()
+        Move(nodes, move.slot, move.target, move.source).end()

@@ -16,23 +16,12 @@ from loadgate.errors import PolicyError
 from loadgate.rates.spec import ALGORITHMS
 from tests.programs import free_port
 from tests.redis.servers import Replicated, Server, cluster
-from tests.redis.shared_policy import shared, until
+from tests.redis.shared_policy import ask, shared, until
 
 pytestmark = pytest.mark.anyio
 
 # Seconds: long enough for a busy machine to answer, short enough to notice its absence.
 BUDGET = 0.1
-
-
-async def ask(controller: AdmissionController, client: str = "a") -> str:
-    """Who decided, or why it was refused."""
-    try:
-        async with controller.admit(client=client) as permit:
-            return permit.charge.source if permit.charge is not None else "none"
-    except RateLimited:
-        return "429"
-    except Overloaded as error:
-        return str(error.reason)
 
 
 async def asked(controller: AdmissionController, times: int, client: str = "a") -> Counter[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncGenerator, Hashable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import pytest
 import sniffio
 
@@ -18,6 +16,7 @@ from loadgate.integrations.redis.ask import CHARGE_ONE, DONE, Ask
 from loadgate.integrations.redis.link import BATCH, LEAST_HALF, Link
 from loadgate.integrations.redis.transport import Connection, Reply, Script
 from loadgate.integrations.redis.wire import NOTHING
+from tests.redis.made_up import MadeUp, reply
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +24,7 @@ SCRIPT = Script("the script", "its name")
 SETTING = (1, 0, 1, 1, 1, 1)
 
 
-class Notebook:
+class Notebook(MadeUp):
     """A store that answers yes, and the turn of the loop in which each call came."""
 
     parallel: ClassVar[int] = 2
@@ -38,29 +37,13 @@ class Notebook:
         self.turn = 0
         self.answering = anyio.Event()
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[Connection]:
-        yield self
-
-    def probes(self, key: bytes) -> Sequence[bytes]:
-        return [key]
-
-    async def load(self, scripts: Sequence[Script]) -> None:
-        del scripts
-
     async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
         if argument != NOTHING:
             self.calls.append(list(keys))
             self.turns.append(self.turn)
             await self.answering.wait()
         answers = [] if argument == NOTHING else [DONE, 1, 0, 0, 0] * len(keys)
-        return msgspec.msgpack.encode([int(time.time() * 1e6), *answers]), None
-
-    def group(self, key: bytes) -> Hashable:
-        return None
-
-    def server(self, key: bytes) -> Hashable:
-        return None
+        return reply(answers)
 
     # -- a watcher too
 

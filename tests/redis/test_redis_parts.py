@@ -15,9 +15,10 @@ import pytest
 from loadgate.decisions import Reason, Refuse
 from loadgate.integrations.redis import RedisStore
 from loadgate.integrations.redis.ask import CHARGE, DONE, GIVE_BACK
-from loadgate.integrations.redis.transport import Connection, Reply, Script
+from loadgate.integrations.redis.transport import Reply, Script
 from loadgate.rates.spec import Rate
 from loadgate.shared import Charge
+from tests.redis.made_up import MadeUp, reply
 from tests.redis.shared_policy import shared, until
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +29,7 @@ BUDGET = 0.3
 WHO = {"account": "an account", "address": "an address"}
 
 
-class Nodes:
+class Nodes(MadeUp):
     """A cluster in which every key has a node of its own; it charges whatever it is asked.
 
     Attributes:
@@ -45,16 +46,6 @@ class Nodes:
         self.done: list[tuple[int, bytes]] = []
         self.wake = anyio.Event()
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[Connection]:
-        yield self
-
-    def probes(self, key: bytes) -> Sequence[bytes]:
-        return [key]
-
-    async def load(self, scripts: Sequence[Script]) -> None:
-        del scripts
-
     async def call(self, script: Script, keys: Sequence[bytes], argument: bytes) -> Reply:
         if "cmsgpack" not in script.text:
             return b"1", None  # the processes that are there
@@ -66,13 +57,10 @@ class Nodes:
                 await self.wake.wait()
             answer = [DONE, 1, 0, 0, 0] if operation == CHARGE else [DONE]
             self.done.append((operation, key))
-        return msgspec.msgpack.encode([int(time.time() * 1e6), *answer]), None
+        return reply(answer)
 
     def group(self, key: bytes) -> Hashable:
         return key
-
-    def server(self, key: bytes) -> Hashable:
-        return None
 
 
 @asynccontextmanager
