@@ -113,7 +113,10 @@ def test_a_long_silence_takes_nothing_from_what_was_learned(seed: int) -> None:
         assert service.now < 10.0
     learned = limit.explain()["wanted"]
     service.now += 600.0
-    service.events = [(when + 600.0, *rest) for when, *rest in service.events]  # nobody came
+    service.events = [  # nobody came
+        (when + 600.0, serial, kind, began, crowd)
+        for when, serial, kind, began, crowd in service.events
+    ]
     service.run(0.01, rate=3000.0)
     assert limit.explain()["wanted"] == learned
 
