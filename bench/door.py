@@ -42,7 +42,7 @@ class Shut(DoorRule):
         """Refuse, or not."""
         return super().arrive(now, level) or (REFUSAL if self.closed else None)
 
-    def look(self, now: float, useful: int) -> None:
+    def look(self, now: float, useful: int, paced: bool = False) -> None:
         """Stay as it is."""
         self.due = now + 0.5
 

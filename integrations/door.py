@@ -256,7 +256,11 @@ class Door:
             if self._priority is not None:
                 self.rule.classes, self.rule.usual = len(classes), self._level
         self._enforced = self._follows and not self._controller.admission.bypassed
-        self.rule.look(now, self._useful())
+        admission = self._controller.admission
+        self.rule.look(now, self._useful(), admission.intake.paced)
+        # A closed door chooses for a tenth of what taking everybody in costs.
+        admission.step_aside(self.rule.closed, now)
+        self._controller.wake()
 
     def _is_exempt(self, method: str, path: str) -> bool:
         paths = self._exempt.paths

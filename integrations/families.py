@@ -75,6 +75,11 @@ _GAUGES = (
         "loop_lag",
         "Seconds by which the event loop's watch is late; 0 while nothing runs.",
     ),
+    (
+        "event_loop_paced",
+        "paced",
+        "1 while requests begin a few at a time, because the event loop is late.",
+    ),
     ("draining", "draining", "1 while the controller shuts down."),
 )
 

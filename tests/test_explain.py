@@ -6,7 +6,7 @@ import pytest
 
 from loadgate import Overloaded, RateLimited, Reason, Refuse, Stage
 from loadgate.decisions import Quota
-from loadgate.explain import explain, recall, record
+from loadgate.explain import LATE_LOOP, explain, recall, record
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -94,6 +94,16 @@ def test_a_timeout_that_was_waited_out_says_so() -> None:
     assert "expected" not in text
     hopeless = explain(Refuse(Stage.SHED, Reason.DEADLINE, 0.5, 0.2, 0.1))
     assert "0.200 s are expected, 0.100 s remained" in hopeless
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.QUEUE_FULL, Reason.QUEUE_SHED, Reason.WAIT_TIMEOUT], ids=str
+)
+def test_a_queue_in_front_of_a_late_loop_says_what_is_full(reason: Reason) -> None:
+    refusal = Refuse(Stage.LIMIT, reason, 0.5, 3.0, 2.0, LATE_LOOP)
+    assert "What is full is the event loop" in explain(refusal)
+    assert explain(recall(record(refusal))) == explain(refusal)
+    assert "the event loop" not in explain(Refuse(Stage.LIMIT, reason, 0.5, 3.0, 2.0))
 
 
 def test_the_bound_of_a_wait_is_named() -> None:

@@ -163,6 +163,7 @@ class Admission(Turns):
             return cast("Refuse", self.join(ticket, now, 0.0))
         self.look(now)
         if not self.open or self.in_flight < self.open or self.observe:
+            self.intake.let_one_begin()
             answer = self._long_way(ticket, now, 0.0)
         else:
             answer = None
@@ -287,7 +288,7 @@ class Admission(Turns):
         self.entrance.push(ticket, now)
         if ticket.note is not None and ticket.note.hand is not None:
             self._contend(now)
-        if self.places == self.learned:
+        if self._limit_binds():
             self.limit.on_wait(now)
         if self.in_flight < self.places or self.limit.limit != self.learned:
             self._moved(now)  # places are gathered for it, or the limit heard of it and rose

@@ -304,6 +304,7 @@ class AdmissionController(Wiring):
         self.admission.close(self.clock())
         self.wake()
         self.watch.stop()
+        self.turns.stop()
         if self.shared is not None:
             with anyio.CancelScope(shield=True):  # bounded; without it a task stays behind
                 await self.shared.close()

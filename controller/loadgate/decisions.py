@@ -107,7 +107,8 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
             estimate otherwise; `inf` when no attempt like this one can ever pass.
         observed: The number that was compared (its meaning is in `explain.py`).
         bound: What it was compared with.
-        subject: The name of the rate that refused, empty elsewhere.
+        subject: The name of the rate that refused; elsewhere empty, or what else the numbers
+            are of (see `explain.py`).
         quota: What that rate answered, None elsewhere.
     """
 

@@ -13,6 +13,7 @@ from loadgate.accounts import Accounts
 from loadgate.decisions import Reason
 from loadgate.shedding.depth import DepthRule
 from loadgate.shedding.drain import DrainRate
+from loadgate.shedding.intake import Intake
 from loadgate.shedding.laws import Law
 from loadgate.ticket import Ticket
 from loadgate.waiting import WaitingRoom
@@ -38,6 +39,7 @@ class Entrance:
 
     Attributes:
         drain: How fast places become free.
+        intake: How many may begin before a late event loop takes in who waits.
         rate: Requests a second that get a place while all are taken.
         max_queue: Waiters up to which everyone may wait, now.
         max_depth: Waiters at which someone must go for each arrival, now.
@@ -45,7 +47,8 @@ class Entrance:
     """
 
     __slots__ = (
-        "accounts", "depth", "drain", "law", "max_depth", "max_queue", "observe", "rate", "room",
+        "accounts", "depth", "drain", "intake", "law", "max_depth", "max_queue", "observe", "rate",
+        "room",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +60,7 @@ class Entrance:
         self.accounts = accounts
         self.observe = False
         self.drain = DrainRate()
+        self.intake = Intake()
         self.rate = 0.0
         self.max_queue = self.max_depth = 0.0
 
@@ -68,6 +72,8 @@ class Entrance:
         whose latency is just `max_wait`.
         """
         self.rate = self.drain.rate(places) or places / max(self.depth.max_wait, 1e-3)
+        if self.intake.cost > 0.0:
+            self.rate = min(self.rate, 1.0 / self.intake.cost)
         self.max_queue, self.max_depth = self.depth.thresholds(self.rate)
 
     # -- time ---------------------------------------------------------------------------

@@ -17,6 +17,9 @@ DOOR_IN_TRANSIT: Final = "door: in transit"
 DOOR_RATE: Final = "door: per second"
 DOOR_AGE: Final = "door: seconds on the way"
 
+# Subject of the queue's refusals while places are free, but the event loop is late.
+LATE_LOOP: Final = "event loop"
+
 # Each text names the numbers compared (observed, bound; seen and most are the same two in few
 # digits) and the setting that moves the outcome.
 _TEXTS = {
@@ -78,6 +81,12 @@ _WAITED_OUT = (
     "Nothing was started."
 )
 
+# The queue is in front of the event loop.
+_LATE_LOOP = (
+    " What is full is the event loop: while it is late, requests begin a few at a time. Move CPU "
+    "work off it or add processes."
+)
+
 # A client may hold a share of the places; this one has another setting.
 _MAX_SHARE = (
     "its client would have held {seen} places, at most {most} may be (concurrency.max_share)."
@@ -125,6 +134,8 @@ def explain(refusal: Refuse) -> str:
             text = _OVER
         elif refusal.stage is Stage.LIMIT:
             text = _WAITED_OUT
+    if refusal.subject == LATE_LOOP:
+        text += _LATE_LOOP
     return text.format(
         subject=refusal.subject,
         observed=refusal.observed,

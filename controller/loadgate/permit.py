@@ -113,7 +113,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         except BaseException:
             self.refund(now)
             raise
-        if admission.ended_waits:
+        if admission.ended_waits or admission.intake.turning:
             controller.wake()
         if isinstance(decision, Refuse):
             raise self.refused_with(decision, now)

@@ -2,7 +2,7 @@
 
 The short way in and out, `start` and `finish`, is for those who find a free place while nobody
 contends. `open` is how it is told: it is the number of places, and 0 whenever everyone must go
-the long way, because shares are compared or places are being gathered.
+the long way, because shares are compared, places are being gathered, or the event loop is late.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Places(ABC):
 
     __slots__ = (
         "_contended_until", "_extra", "_gathering", "_running", "accounts", "brake", "bypassed",
-        "contended", "drain", "draining", "entrance", "in_flight", "learned", "limit",
+        "contended", "drain", "draining", "entrance", "in_flight", "intake", "learned", "limit",
         "long_lived", "observe", "open", "places", "telemetry",
     )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Places(ABC):
         self.accounts = accounts
         self.telemetry = telemetry
         self.drain = entrance.drain
+        self.intake = entrance.intake
         self.observe = False
         self.draining = False
         self.bypassed = False
@@ -183,10 +184,42 @@ class Places(ABC):
         """The limit, less what brakes take from it; while draining, as it would be."""
         return self.places or self._braked()
 
+    # -- the turns of the event loop ----------------------------------------------------
+
+    def allow_lag(self, max_lag: float, now: float) -> None:
+        """The event loop may be so late; infinity for as late as it likes."""
+        if self.intake.follow(max_lag):
+            self._moved(now)
+
+    def step_aside(self, aside: bool, now: float) -> None:
+        """A door in front of the server paces arrivals, or does so no longer."""
+        if aside != self.intake.aside and self.intake.step_aside(aside):
+            self._moved(now)
+
+    def ticked(self, now: float, lag: float) -> None:
+        """The watch over the event loop has ticked, `lag` seconds late."""
+        if self.intake.tick(now, lag):
+            self.entrance.follow(self.places or self._braked())
+            self._moved(now)
+
+    def turned(self, now: float) -> bool:
+        """The event loop has turned once since somebody began while it was late.
+
+        Returns:
+            Whether all who waited are in; then the next have begun.
+        """
+        if not self.intake.turn(now, self.telemetry.arrived(self.entrance.room.depth)):
+            return False
+        self.entrance.follow(self.places or self._braked())
+        self._moved(now)
+        return True
+
     # -- for admission ----------------------------------------------------------------
 
     def _fits(self, ticket: Ticket) -> bool:
         """Whether it may start now; one that is larger than the limit runs alone."""
+        if self._rests():
+            return False
         in_flight, places = self.in_flight, self.places
         return in_flight + ticket.places <= places or (in_flight == 0 and places > 0)
 
@@ -213,8 +246,18 @@ class Places(ABC):
         ticket.started = now
         ticket.crowd = in_flight
         self._running[ticket] = None
+        if self.intake.paced:
+            self.intake.began(now)
         self.limit.on_admit(now, in_flight)
         self._read_limit(now)
+
+    def _rests(self) -> bool:
+        """Whether nobody begins until the loop has taken in who waits. With no queue all begin."""
+        return self.intake.spent and self.entrance.max_queue > 0.0
+
+    def _limit_binds(self) -> bool:
+        """Whether it is the limit, as it was learned, that keeps somebody from running."""
+        return self.places == self.learned and not self._rests()
 
     def _move_out(self, ticket: Ticket, now: float) -> None:
         """`ticket` is long-lived: it gives its places back and runs on.
@@ -281,7 +324,7 @@ class Places(ABC):
             self.open = self.places
         elif self.bypassed:
             self.open = _EVERYONE
-        elif self.contended or self._gathering or self.accounts.careful:
+        elif self.contended or self._gathering or self.intake.paced or self.accounts.careful:
             self.open = 0
         else:
             self.open = self.places

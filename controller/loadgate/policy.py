@@ -227,7 +227,8 @@ class Signals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         max_lag: Seconds by which the event loop may be late before arrivals are refused;
-            above half of it the limit is braked. None does neither.
+            above half of it the limit is braked, from a tenth on requests begin a few at a
+            time. None does nothing of it.
         max_memory: Bytes of resident memory at which arrivals are refused; above nine tenths
             of it the limit is braked. `container` takes the bound of the container (its
             cgroup), and nothing if there is none. None does neither.

@@ -137,6 +137,67 @@ class LoopWatch:
             self._end()
 
 
+class LoopTurns:
+    """Tells of each turn of the running loop for as long as somebody wants to hear.
+
+    Args:
+        on_turn: Called once in each turn; answers whether to be called in the next.
+    """
+
+    __slots__ = ("_handle", "_on_turn", "_scope", "_told")
+
+    def __init__(self, on_turn: Callable[[], bool]) -> None:
+        self._on_turn = on_turn
+        self._handle: asyncio.Handle | None = None
+        self._scope: Any = None
+        self._told = False
+
+    def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Begin with the next turn; `loop` is None on trio. Starting twice is harmless."""
+        if self._told:
+            return
+        self._told = True
+        if loop is None:
+            import trio
+
+            self._scope = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(
+                self._run_on_trio, self._scope, name="loadgate loop turns"
+            )
+        else:
+            self._handle = loop.call_soon(self._turn_on_asyncio, loop)
+
+    def stop(self) -> None:
+        """Tell of no more turns, at once."""
+        self._told = False
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._scope is not None:
+            with suppress(RuntimeError):  # the run it belonged to is over
+                self._scope.cancel()
+            self._scope = None
+
+    def _turn_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._on_turn():
+            self._handle = loop.call_soon(self._turn_on_asyncio, loop)
+        else:
+            self._told = False
+            self._handle = None
+
+    async def _run_on_trio(self, scope: Any) -> None:
+        import trio
+
+        with scope:
+            while True:
+                await trio.lowlevel.checkpoint()
+                if not self._on_turn():
+                    break
+        if self._scope is scope:
+            self._scope = None
+            self._told = False
+
+
 def _current_task(loop: asyncio.AbstractEventLoop | None) -> Any:
     if loop is not None:
         return asyncio.current_task(loop)

@@ -65,6 +65,7 @@ def take_snapshot(controller: AdmissionController) -> Snapshot:
         loop_lag=controller.watch.lag(now),
         stalls=telemetry.stalls,
         stalled=telemetry.stalled,
+        paced=admission.intake.paced,
         draining=admission.draining,
         algorithm=controller.policy.concurrency.algorithm,
         limit_state=admission.limit.explain(),

@@ -301,6 +301,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         loop_lag: Age of the event loop's last tick in seconds, 0 when nothing runs.
         stalls: Times the event loop stood still for long enough to matter.
         stalled: Seconds it stood still then.
+        paced: Whether requests begin a few at a time, because the event loop is late.
         draining: Whether the controller is shutting down.
         algorithm: The name of the limit's algorithm.
         limit_state: What the limit says of itself (`Limit.explain`).
@@ -364,3 +365,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     memory_used: int = 0
     memory_bound: int = 0
     long_lived: int = 0
+    paced: bool = False

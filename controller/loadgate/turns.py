@@ -11,6 +11,7 @@ from typing import Final
 from loadgate.accounts import Accounts
 from loadgate.decisions import ADMIT, Admit, Reason, Refuse, Stage
 from loadgate.entrance import Entrance
+from loadgate.explain import LATE_LOOP
 from loadgate.limits.base import Limit
 from loadgate.places import Places
 from loadgate.shedding.depth import DepthRule
@@ -26,6 +27,9 @@ _INF: Final = float("inf")
 _LIMIT: Final = Stage.LIMIT
 _SHED: Final = Stage.SHED
 _DEADLINE: Final = Reason.DEADLINE
+
+# Refusals that mean something else when it is not the limit that keeps people waiting.
+_QUEUED: Final = frozenset({Reason.QUEUE_FULL, Reason.QUEUE_SHED, Reason.WAIT_TIMEOUT})
 
 
 class Turns(Places):
@@ -141,17 +145,17 @@ class Turns(Places):
             return None
         else:
             refusal = self._refuse(ticket, now, _LIMIT, Reason.WAIT_TIMEOUT, waited, bound)
-        if self.places == self.learned:
+        if self._limit_binds():
             self.limit.on_refuse(now)
         return refusal
 
     def _told(self, refusal: Refuse, now: float) -> Refuse:
         """The limit hears that someone was turned away because the service is full.
 
-        It does not when a brake, and not the limit, has made it so.
+        It does not when a brake or the event loop, and not the limit, has made it so.
         """
         limit = self.limit
-        if self.places == self.learned:
+        if self._limit_binds():
             limit.on_refuse(now)
         if limit.limit != self.learned:
             self._moved(now)
@@ -176,7 +180,8 @@ class Turns(Places):
             self.accounts.gone(note, now)
         entrance = self.entrance
         pause = self._retry.after(now, entrance.drained_in(), entrance.rate)
-        ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound)
+        subject = LATE_LOOP if self._rests() and reason in _QUEUED else ""
+        ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound, subject)
         return refusal
 
     # -- places that are free ---------------------------------------------------------
@@ -195,7 +200,7 @@ class Turns(Places):
         """Give free places to those who are next."""
         room, entrance = self.room, self.entrance
         reserves = self.accounts.reserves
-        while room.depth and self.in_flight < self.places:
+        while room.depth and self.in_flight < self.places and not self.intake.spent:
             owed = reserves.next_class(room.depth_of, self.places) if reserves else None
             ticket = room.pop(now, owed)
             # If somebody else can still use the place it does not go to who cannot.

@@ -19,7 +19,7 @@ from loadgate.policy import Policy
 from loadgate.rates.group import RateSet
 from loadgate.shared import SharedRates, connect
 from loadgate.shedding.readiness import Readiness
-from loadgate.signals import LoopWatch
+from loadgate.signals import LoopTurns, LoopWatch
 from loadgate.steady import steady
 from loadgate.telemetry import EDGES, WAIT_EDGES, Telemetry, with_edges
 
@@ -87,6 +87,7 @@ class Wiring:
         self._readiness = Readiness()
         self._follow_policy()
         self.watch = LoopWatch(self.clock, self._busy, self._stalled, self._ticked)
+        self.turns = LoopTurns(self._turned)
         self._drained: anyio.Event | None = None
         self._entered = False
         self._left = False
@@ -104,7 +105,9 @@ class Wiring:
         self.owner.claim()
 
     def wake(self) -> None:
-        """Tell those whose wait has ended."""
+        """Tell those whose wait has ended, and count turns if somebody began in a late loop."""
+        if self.admission.intake.turning:
+            self.turns.start(self.owner.loop)
         ended = self.admission.ended_waits
         if ended:
             self.admission.ended_waits = []
@@ -155,9 +158,17 @@ class Wiring:
         """The event loop has turned: signals are read, and whoever is long-lived by now moves."""
         self.brakes.tick(now, lag)
         admission = self.admission
+        admission.ticked(now, lag)
         if now >= admission.long_lived.due:
             admission.look(now)
-            self.wake()
+        self.wake()
+
+    def _turned(self) -> bool:
+        """The event loop has turned; answers whether to be told of the next turn as well."""
+        if not self.admission.turned(self.clock()):
+            return True
+        self.wake()
+        return self.admission.intake.turning
 
     def _follow_store(self, policy: Policy) -> None:
         if self.shared is not None:
@@ -197,6 +208,8 @@ class Wiring:
         signals = self.policy.signals
         watched = signals.mode != "off" and not on and not self._virtual
         self.max_lag = signals.max_lag if watched and signals.max_lag is not None else _NEVER
+        paces = signals.mode == "enforce" and self.policy.concurrency.mode != "observe"
+        admission.allow_lag(self.max_lag if paces else _NEVER, self.clock())
         self._more_to_see = watched and (signals.max_memory is not None or self.brakes.gauged)
         self._set_look_after()
 

@@ -234,15 +234,18 @@ PANELS: list[Placed | Row] = [
         "Requests that the door in front of the HTTP server let pass or refused before HTTP began, "
         "and the instances whose door is closed. It only closes far above capacity, when even "
         "refusing costs too much; what it refuses is also counted as loop_lag. Only "
-        "`loadgate serve` has one.",
+        "`loadgate serve` has one. Loops pacing: instances whose event loop is late, so that "
+        "requests begin a few at a time.",
         "reqps",
         Query(rate("door_requests_total", by="decision"), "{{decision}}"),
         Query(f"sum(loadgate_door_closed{{{SEL}}})", "doors closed"),
+        Query(f"sum(loadgate_event_loop_paced{{{SEL}}})", "loops pacing"),
         colors={
             "passed": ADMITTED,
             "answered": OVERLOADED,
             "dropped": FAILED,
             "doors closed": LIMIT,
+            "loops pacing": QUIET,
         },
         width=8,
     ),

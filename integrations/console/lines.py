@@ -67,6 +67,8 @@ def _flags(status: Status) -> Iterator[tuple[str, str | float | None]]:
         yield "bypassing", 1
     if status.brake < 1.0:
         yield "brake", status.brake
+    if status.paced:
+        yield "paced", 1
     if status.store is not None:
         yield "store", status.store.state
 

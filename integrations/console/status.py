@@ -104,6 +104,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreLook | None = None
     bypassing: bool = False
     brake: float = 1.0
+    paced: bool = False
 
 
 def status_of(controller: AdmissionController, witness: Witness | None = None) -> Status:
@@ -182,6 +183,7 @@ def status_of(controller: AdmissionController, witness: Witness | None = None) -
         else StoreLook(look.store.state, look.store.nodes, look.store.decisions),
         bypassing=look.bypassing,
         brake=look.brake,
+        paced=look.paced,
     )
 
 

@@ -38,5 +38,5 @@ class Script(DoorRule):
         self.in_transit -= 1
         return REFUSAL if self.late else None
 
-    def look(self, now: float, useful: int) -> None:
+    def look(self, now: float, useful: int, paced: bool = False) -> None:
         pass

@@ -210,6 +210,7 @@ def odd(status: Status, *, at: float = 0.0) -> Status:
         store=StoreLook("open", 3, {"store": 10, "emergency": 30 if at else 0, "none": 9}),
         bypassing=True,
         brake=0.5,
+        paced=True,
     )
 
 
@@ -221,6 +222,7 @@ async def test_the_terminal_takes_names_as_they_are_and_warns(story: Story) -> N
     text = drawn(watch)
     for expected in (
         '<img src=x onerror="hacked=1">[/red][bold]?[2Jé', "up 3 d 0 h", "braked to 50 %",
+        "late by 0 µs now, paced",
         "kill switch on", "shared store is away", "decided without store", "100 %",
         "it is away, 3 processes share it", "priority, each second", "Nov 14 ",
     ):  # fmt: skip
@@ -249,7 +251,7 @@ async def test_a_line_says_what_is_out_of_the_ordinary_and_can_be_cut_at_spaces(
     lines = Lines()
     lines.add(odd(story.before_end))
     line = lines.add(msgspec.structs.replace(odd(story.after, at=1.0), mode="observe"))
-    assert line.endswith(" mode=observe bypassing=1 brake=0.5 store=open")
+    assert line.endswith(" mode=observe bypassing=1 brake=0.5 paced=1 store=open")
     assert f" name={json.dumps(ODD)} " in line
     assert "\x1b" not in line
 
@@ -282,7 +284,7 @@ def test_a_moment_of_another_day_has_its_date() -> None:
 @pytest.mark.anyio
 async def test_a_process_of_an_older_version_is_still_understood(story: Story) -> None:
     written = msgspec.json.decode(msgspec.json.encode(story.after))
-    for later in ("up", "store", "bypassing", "brake"):
+    for later in ("up", "store", "bypassing", "brake", "paced"):
         del written[later]
     assert msgspec.convert(written, Status).store is None
 

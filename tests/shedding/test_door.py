@@ -305,6 +305,21 @@ def test_little_traffic_opens_it_although_the_machine_is_slow() -> None:
             assert not loop.rule.closed
 
 
+def test_it_closes_when_most_are_refused_inside_while_they_are_paced() -> None:
+    """Then nobody is long on the way, but taking everybody in costs as much as the work."""
+    for paced in (True, False):
+        rule = DoorRule(0.1)
+        useful = 0
+        for step in range(1, 501):  # 500 a second, of whom 40 find a place
+            now = step / 500
+            if now >= rule.due:
+                rule.look(now, useful, paced)
+            if rule.arrive(now) is None:
+                rule.enter(now + 0.0005, now)
+                useful += step % 25 < 2
+        assert rule.closed == paced
+
+
 def test_a_loop_that_stands_still_is_not_taken_for_an_idle_one() -> None:
     loop = Loop(work=0.020)
     loop.offer(1000, 5)

@@ -231,7 +231,7 @@ class DoorRule:
         """A request that passed will never reach the application."""
         self.in_transit -= 1
 
-    def look(self, now: float, useful: int) -> None:
+    def look(self, now: float, useful: int, paced: bool = False) -> None:
         """Judge the last window; call it whenever `now >= due`, before `arrive`.
 
         It need not be called while nobody comes: the next call finds out how long that was.
@@ -239,6 +239,8 @@ class DoorRule:
         Args:
             now: Monotonic seconds.
             useful: Requests that were admitted or refused by a rate, since the beginning.
+            paced: Whether the loop is late and takes in all who wait all the same, because
+                requests begin a few at a time inside.
         """
         first = self.due == float("-inf")
         elapsed = now - self._since
@@ -247,13 +249,13 @@ class DoorRule:
         if silence >= (_SILENT if self.in_transit else QUIET):
             self._forget()
         elif not first and elapsed > 0.0:
-            self._judge(now, elapsed, max(0, useful - self._useful))
+            self._judge(now, elapsed, max(0, useful - self._useful), paced)
         self._since = now
         self._useful = useful
         self._offered = self._entered = self._narrowed = 0
         self._transit = 0.0
 
-    def _judge(self, now: float, elapsed: float, useful: int) -> None:
+    def _judge(self, now: float, elapsed: float, useful: int, paced: bool) -> None:
         rate = useful / elapsed
         # A window of a slow service is a handful of requests.
         fallen = self._use_rate + _WEIGHT * (rate - self._use_rate)
@@ -264,7 +266,7 @@ class DoorRule:
             self.delay = self._transit / self._entered
         else:
             self.delay = elapsed if self.in_transit else 0.0
-        late = self.delay > LATE
+        late = paced or self.delay > LATE
         self._offered_rate = self._offered / elapsed
         stands = self.delay > _STANDS * self.max_lag and self._entered <= _SHRINKS * self._offered
         self._standing = self._standing + 1 if stands and self.in_transit else 0
