@@ -92,8 +92,8 @@ class Watch:
         row("asked each second", lambda r: r.asked, number)
         row("admitted each second", lambda r: r.admitted, number, style="green")
         row("done well each second", lambda r: r.done, number, style="green")
-        row("event loop stands still", lambda r: r.stalled, percent,
-            f"late by {seconds(status.loop_lag)} now{', paced' if status.paced else ''}", "red")  # fmt: skip
+        lag = f"late by {seconds(status.loop_lag)} now" + (", paced" if status.paced else "")
+        row("event loop stands still", lambda r: r.stalled, percent, lag, "red")
         if status.store is not None:
             row("decided without store", lambda r: r.stood_in, percent,
                 f"it {STORE.get(status.store.state, status.store.state)}, "
