@@ -156,9 +156,38 @@ def variants() -> dict[str, App]:
         "loadgate, refuses with 429": limited(),
     }
     with suppress(ImportError):
+        found["BaseHTTPMiddleware that does nothing"] = _starlette()
+    with suppress(ImportError):
+        found["asgi-ratelimit, in memory"] = _asgi_ratelimit()
+    with suppress(ImportError):
         found["slowapi, ASGI"] = _slowapi("SlowAPIASGIMiddleware")
         found["slowapi, as documented"] = _slowapi("SlowAPIMiddleware")
     return found
+
+
+def _starlette() -> App:
+    """What a middleware costs that is written as most are."""
+    from starlette.middleware.base import BaseHTTPMiddleware
+
+    async def pass_on(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    return BaseHTTPMiddleware(bare, dispatch=pass_on)
+
+
+def _asgi_ratelimit() -> App:
+    """One window for each address that is never full."""
+    # Imported by name, like slowapi.
+    ratelimit: Any = import_module("ratelimit")
+    backends: Any = import_module("ratelimit.backends.simple")
+
+    async def who(scope: Any) -> tuple[str, str]:
+        return scope["client"][0], "default"
+
+    app: App = ratelimit.RateLimitMiddleware(
+        bare, who, backends.MemoryBackend(), {r"^/items": [ratelimit.Rule(second=10**9)]}
+    )
+    return app
 
 
 def _slowapi(kind: str) -> App:
@@ -246,6 +275,10 @@ def report(times: dict[str, list[float]]) -> str:
     for peer in peers:
         share = median(added[ours]) / median(added[peer])
         lines.append(f"adds, beside {peer}: {share:.3f} x (must <= 0.08)")
+    for other in ("BaseHTTPMiddleware that does nothing", "asgi-ratelimit, in memory"):
+        if other in times:
+            share = median(added[ours]) / median(added[other])
+            lines.append(f"adds, beside {other}: {share:.2f} x")
     if not peers:
         lines.append("slowapi is not installed: not compared (must <= 0.08)")
     return "\n".join(lines)
