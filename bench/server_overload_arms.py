@@ -19,6 +19,7 @@ from loadgate.integrations.demo.servers import Launch, bare, free_ports, guarded
 
 APPS: Final = "bench.server_overload_apps"
 SLOWAPI: Final = "bench.server_overload_slowapi"
+LAYER: Final = "bench.server_overload_layer"
 
 # Share of the SLO that a peer's queue may fill.
 _FILL: Final = 0.8
@@ -72,6 +73,7 @@ def arms(
         Arm("Uvicorn --limit-concurrency", False, lambda: uvicorn(app, places)),
         Arm("Granian --backpressure", False, lambda: granian(app, places)),
         Arm("loadgate in the app", True, lambda: guarded(app, None, [*ours, "--door", "off"])),
+        Arm("loadgate in Uvicorn", True, lambda: uvicorn(f"{LAYER}:{service}", None)),
         Arm("loadgate serve", True, lambda: guarded(app, None, ours)),
         Arm(f"loadgate serve, fixed {KNOWN}", True, lambda: guarded(app, fixed, ours)),
         *(
@@ -81,13 +83,14 @@ def arms(
     ]
 
 
-def uvicorn(app: str, places: int) -> Launch:
-    """Uvicorn with httptools on uvloop and its own limit."""
+def uvicorn(app: str, places: int | None) -> Launch:
+    """Uvicorn with httptools on uvloop, and its own limit if there is a number."""
     port, _ = free_ports()
+    limit = [] if places is None else ["--limit-concurrency", str(places)]
     command = [
         sys.executable, "-m", "uvicorn", "--loop", "uvloop", "--http", "httptools",
         "--host", "127.0.0.1", "--port", str(port), "--log-level", "critical", "--no-access-log",
-        "--timeout-graceful-shutdown", "1", "--limit-concurrency", str(places), app,
+        "--timeout-graceful-shutdown", "1", *limit, app,
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     return Launch(command, url, f"{url}/ready")
