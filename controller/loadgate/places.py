@@ -189,18 +189,17 @@ class Places(ABC):
     def allow_lag(self, max_lag: float, now: float) -> None:
         """The event loop may be so late; infinity for as late as it likes."""
         if self.intake.follow(max_lag):
-            self._moved(now)
+            self._pace(now)
 
     def step_aside(self, aside: bool, now: float) -> None:
         """A door in front of the server paces arrivals, or does so no longer."""
         if aside != self.intake.aside and self.intake.step_aside(aside):
-            self._moved(now)
+            self._pace(now)
 
     def ticked(self, now: float, lag: float) -> None:
         """The watch over the event loop has ticked, `lag` seconds late."""
         if self.intake.tick(now, lag):
-            self.entrance.follow(self.places or self._braked())
-            self._moved(now)
+            self._pace(now)
 
     def turned(self, now: float) -> bool:
         """The event loop has turned once since somebody began while it was late.
@@ -210,9 +209,13 @@ class Places(ABC):
         """
         if not self.intake.turn(now, self.telemetry.arrived(self.entrance.room.depth)):
             return False
+        self._pace(now)
+        return True
+
+    def _pace(self, now: float) -> None:
+        """What the event loop has room for has changed: the queue's bounds, and who may begin."""
         self.entrance.follow(self.places or self._braked())
         self._moved(now)
-        return True
 
     # -- for admission ----------------------------------------------------------------
 
