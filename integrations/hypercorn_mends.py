@@ -1,9 +1,10 @@
 """Which faults of Hypercorn 0.18 would let one client harm all others? They are mended here.
 
-Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes five things:
+Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes six things:
 an upgrade to cleartext HTTP/2 is ignored, `CONNECT` is refused, what a WebSocket client says early
-is kept, an HTTP/2 client that left before its answer leaves nothing behind, and a connection ends
-with its client. On trio a connection that fails does not end the process.
+is kept, an HTTP/2 client that left before its answer leaves nothing behind, neither does one that
+has pipelined requests, and a connection ends with its client. On trio a connection that fails does
+not end the process.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ class Mended:
             mended: Any = inner
             mended._check_protocol = partial(_check_but_h2c, mended._check_protocol)
             mended._create_stream = partial(_create, mended, mended._create_stream)
+            _Pipelined(mended)
         self._protocol = chosen
 
     async def _read_data(self) -> None:
         base: Any = super()
-        await base._read_data()
+        try:
+            await base._read_data()
+        except _NothingMore:
+            await self.protocol.handle(_events.Closed())
         # Its client has left, and with it the task that sends: without this the application
         # would wait in `send` for ever, and the connection for the application.
         for buffer in list(getattr(self.protocol.protocol, "stream_buffers", {}).values()):
@@ -110,6 +115,63 @@ async def _create(protocol: Any, create: Callable[[Any], Awaitable[None]], reque
     await create(request)
     if type(protocol.stream) is _ws.WSStream:
         _Early(protocol, protocol.stream)
+
+
+class _NothingMore(Exception):
+    """The connection is closed: what was pipelined on it will not be read."""
+
+
+class _Pipelined:
+    """Requests that a client sends before it has the answer to the one before: when to read them.
+
+    Hypercorn reads on when that answer was sent. If the connection was closed instead (the server
+    stops, the answer was broken off, the client has left), it would wait for ever: the task of each
+    such connection stays, on trio its descriptor too, and a stop takes all the time it may.
+    """
+
+    def __init__(self, protocol: Any) -> None:
+        self._answered: Any = protocol.can_read
+        self._handle: Callable[[Any], Awaitable[None]] = protocol.handle
+        self._send: Callable[[Any], Awaitable[None]] = protocol.send
+        self._closed = False
+        protocol.can_read = self
+        protocol.handle = self.handle
+        protocol.send = self.send
+
+    async def handle(self, event: Any) -> None:
+        """What the protocol gets from its connection."""
+        if type(event) is _events.Closed:
+            await self._close()
+        await self._handle(event)
+
+    async def send(self, event: Any) -> None:
+        """What the protocol has for its connection."""
+        if type(event) is _events.Closed:
+            await self._close()
+        await self._send(event)
+
+    async def _close(self) -> None:
+        self._closed = True
+        await self._answered.set()
+
+    async def clear(self) -> None:
+        """An answer is being made."""
+        await self._answered.clear()
+
+    async def set(self) -> None:
+        """It was sent."""
+        await self._answered.set()
+
+    async def wait(self) -> None:
+        """Wait until the next request may be read.
+
+        Raises:
+            _NothingMore: It will never be.
+        """
+        if not self._closed:
+            await self._answered.wait()
+        if self._closed:
+            raise _NothingMore
 
 
 class _Early:

@@ -24,6 +24,11 @@ APP = living(
     """
 import anyio
 
+async def stream(send):
+    while True:
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        await anyio.sleep(0.002)
+
 async def app(scope, receive, send):
     if scope["type"] == "websocket":
         await receive()
@@ -36,6 +41,16 @@ async def app(scope, receive, send):
     if scope["path"] == "/slow":
         await anyio.sleep(0.3)
     await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/broken":
+        await send({"type": "http.response.body", "body": b"0" * 10, "more_body": True})
+        return
+    if scope["path"] == "/stream":
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream, send)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+        return
     await send({"type": "http.response.body", "body": b"0"})
 """
 )
@@ -72,6 +87,11 @@ def test_hostile_connections_leave_nothing_behind_and_end_nobody(
         for _ in range(5):
             with Http2(port) as leaving:
                 leaving.request("GET", "/slow")
+        for path in ("/broken", "/stream"):
+            for _ in range(5):
+                with Http1(port) as client:
+                    client.send(client.head("GET", path, None) * 3)
+                    assert client.socket.recv(1000)
         assert served.get("/").status_code == 200
 
         end = time.monotonic() + PATIENCE

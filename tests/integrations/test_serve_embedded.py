@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx
 import pytest
 import sniffio
@@ -141,6 +144,129 @@ async def test_a_connection_ends_with_its_client(kind: type[Http1 | Http2], behi
             while living() > before:  # noqa: ASYNC110  # there is nothing that tells of it
                 await anyio.sleep(0.002)
         stop.set()
+
+
+class Answering:
+    """Its answer has begun when it says so, and ends as the path tells.
+
+    `/whole` ends it when `go_on` is set, `/broken` then breaks it off, `/stream` ends it when the
+    client has left.
+    """
+
+    def __init__(self) -> None:
+        self.called = 0
+        self.go_on = anyio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+            return
+        self.called += 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/stream":
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._stream, send)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+            return
+        await self.go_on.wait()
+        more = scope["path"] == "/broken"
+        await send({"type": "http.response.body", "body": b"answered", "more_body": more})
+
+    async def _stream(self, send: Any) -> None:
+        while True:
+            await send({"type": "http.response.body", "body": b"part", "more_body": True})
+            await anyio.sleep(0.002)
+
+    async def until_called(self) -> None:
+        while not self.called:  # noqa: ASYNC110  # there is nothing that tells of it
+            await anyio.sleep(0.002)
+
+
+async def pipeline(port: int, path: str) -> anyio.abc.SocketStream:
+    """A client that asks three times at once."""
+    client = await anyio.connect_tcp("127.0.0.1", port)
+    await client.send(Http1.head("GET", path, None) * 3)
+    return client
+
+
+async def leave(client: anyio.abc.SocketStream, reset: bool) -> None:
+    if reset:
+        raw = client.extra(anyio.abc.SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await client.aclose()
+
+
+async def heard(client: anyio.abc.SocketStream) -> bytes:
+    """All that comes until the connection is closed."""
+    return b"".join([part async for part in client])
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["no door", "a door"])
+@pytest.mark.parametrize("how", ["stays", "closes", "resets"])
+async def test_a_stop_waits_for_answers_and_not_for_what_was_pipelined_behind_them(
+    how: str, behind: bool
+) -> None:
+    listening, stop = anyio.Event(), anyio.Event()
+    controller = AdmissionController()
+    answering = Answering()
+    listener = bind("127.0.0.1:0")
+    config = BoundConfig(listener, listening.set)
+    config.graceful_timeout = 3600.0
+    layer = AdmissionMiddleware(answering, controller)
+    door = Door(controller) if behind else None
+
+    with anyio.fail_after(20):
+        async with controller, anyio.create_task_group() as group:
+            group.start_soon(run, layer, config, stop.wait, door)
+            await listening.wait()
+            port = listener.getsockname()[1]
+            idle = await anyio.connect_tcp("127.0.0.1", port)
+            client = await pipeline(port, "/whole")
+            await answering.until_called()
+            stop.set()
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await idle.receive()  # closed as soon as the server knows
+            await idle.aclose()
+            if how != "stays":
+                await leave(client, how == "resets")
+            answering.go_on.set()
+            if how == "stays":
+                answer = await heard(client)
+                assert answer.count(b"HTTP/1.1 200") == answer.count(b"answered") == 1
+                await client.aclose()
+    assert answering.called == 1
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["no door", "a door"])
+@pytest.mark.parametrize("path", ["/whole", "/broken", "/stream"])
+@pytest.mark.parametrize("reset", [False, True], ids=["closes", "resets"])
+async def test_a_client_that_pipelines_and_leaves_leaves_nothing_behind(
+    reset: bool, path: str, behind: bool
+) -> None:
+    listening, stop = anyio.Event(), anyio.Event()
+    controller = AdmissionController()
+    answering = Answering()
+    listener = bind("127.0.0.1:0")
+    config = BoundConfig(listener, listening.set)
+    config.keep_alive_timeout = config.graceful_timeout = 3600.0
+    layer = AdmissionMiddleware(answering, controller)
+    door = Door(controller) if behind else None
+
+    with anyio.fail_after(20):
+        async with controller, anyio.create_task_group() as group:
+            group.start_soon(run, layer, config, stop.wait, door)
+            await listening.wait()
+            await anyio.wait_all_tasks_blocked()
+            before = living()
+            client = await pipeline(listener.getsockname()[1], path)
+            await answering.until_called()
+            await leave(client, reset)
+            answering.go_on.set()
+            while living() > before:  # noqa: ASYNC110  # there is nothing that tells of it
+                await anyio.sleep(0.002)
+            stop.set()
 
 
 async def test_a_startup_that_fails_is_an_error_with_the_words_of_the_app() -> None:

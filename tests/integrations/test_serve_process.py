@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.integrations.served import APP, Served, living
+from tests.integrations.serving import Http1
 from tests.programs import PATIENCE
 
 BACKENDS = ["uvloop", "asyncio", "trio"]
@@ -208,6 +209,47 @@ def test_a_drain_is_bounded_when_a_request_never_ends(tmp_path: Path, backend: s
         assert "1 still running after 0.2 s" in served.log()
         error = held.exception(PATIENCE)
         assert isinstance(error, httpx.HTTPError) or held.result().status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("backend", "door"),
+    [("uvloop", "answer"), ("uvloop", "off"), ("asyncio", "answer"), ("trio", "off")],
+)
+def test_clients_that_pipeline_and_leave_do_not_keep_a_server_that_was_told_to_stop(
+    tmp_path: Path, backend: str, door: str
+) -> None:
+    app = living(
+        """
+import anyio
+
+async def app(scope, receive, send):
+    await anyio.sleep(0.01)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"answered"})
+"""
+    )
+
+    def flood(port: int) -> None:
+        while True:
+            try:
+                with Http1(port) as client:
+                    client.send(client.head("GET", "/", None) * 3)
+                    client.socket.recv(1000)
+            except ConnectionRefusedError:
+                return
+            except ConnectionError:
+                continue
+
+    options = ("--graceful-timeout", "3000", "--backend", backend, "--door", door)
+    with ThreadPoolExecutor() as threads, Served(tmp_path, *options, app=app) as served:
+        port = int(served.url.rpartition(":")[2])
+        clients = [threads.submit(flood, port) for _ in range(4)]
+        served.until(lambda: served.metric("loadgate_finished_total", outcome="success") > 40)
+        served.signal(signal.SIGTERM)
+        assert served.ended() == 0
+        for client in clients:
+            client.result(PATIENCE)
+        assert "are cancelled" not in served.log()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
