@@ -2,9 +2,9 @@
 
 Each connection that Hypercorn serves for us gets a `TCPServer` of ours, which changes six things:
 an upgrade to cleartext HTTP/2 is ignored, `CONNECT` is refused, what a WebSocket client says early
-is kept, an HTTP/2 client that left before its answer leaves nothing behind, neither does one that
-has pipelined requests, and a connection ends with its client. On trio a connection that fails does
-not end the process.
+is kept, an HTTP/2 client that left before its answer leaves nothing behind, a connection with
+pipelined requests ends when it is closed, and any connection ends with its client. On trio a
+connection that fails does not end the process.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class _Pipelined:
     """Requests that a client sends before it has the answer to the one before: when to read them.
 
     Hypercorn reads on when that answer was sent. If the connection was closed instead (the server
-    stops, the answer was broken off, the client has left), it would wait for ever: the task of each
-    such connection stays, on trio its descriptor too, and a stop takes all the time it may.
+    stops, the answer was broken off, the client has left), it waits for ever: the task of each such
+    connection stays, on trio its descriptor too, and a stop takes all the time it may.
     """
 
     def __init__(self, protocol: Any) -> None:
