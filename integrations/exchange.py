@@ -7,7 +7,7 @@ function that returns the server's awaitable, which saves a coroutine per messag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Final
 
 import anyio
@@ -17,6 +17,7 @@ from loadgate.decisions import Outcome
 from loadgate.integrations.body_wait import BodyWait
 from loadgate.integrations.receive import Message, Receive, ReceivePump, Send
 from loadgate.permit import Permit, outcome_of
+from loadgate.plain_fields import plain_fields
 
 Header = tuple[bytes, bytes]
 
@@ -29,6 +30,7 @@ _NEVER: Final = float("inf")
 _TIMEOUT_HEADERS: Final = ((b"content-length", b"0"), (b"connection", b"close"))
 
 
+@plain_fields
 class Exchange(msgspec.Struct):
     """One HTTP request and its response.
 
@@ -48,7 +50,7 @@ class Exchange(msgspec.Struct):
         ended: Whether its last message was emitted.
         trailers: Whether trailers come after the body.
         shown: What the response shows, None for success.
-        headers: The response's headers, to tell streams from documents.
+        head: The message that began the response, to tell streams from documents.
         frees_streams: Give the place back when a stream of events begins.
         patience: Seconds that its body may be waited for, None for ever.
         closes: Whether its connection can be closed after it, which HTTP/2 does not know.
@@ -71,7 +73,7 @@ class Exchange(msgspec.Struct):
     ended: bool = False
     trailers: bool = False
     shown: Outcome | None = None
-    headers: Iterable[Header] | None = None
+    head: Message | None = None
     frees_streams: bool = False
     wait: BodyWait | None = None
     closes: bool = True
@@ -83,7 +85,7 @@ class Exchange(msgspec.Struct):
         kind = message["type"]
         if kind == "http.response.body":
             if message.get("more_body", False):
-                if self.headers is not None:
+                if self.head is not None:
                     self._look_for_stream()
             elif not self.trailers:
                 self.ended = True  # `_end` written out
@@ -96,10 +98,11 @@ class Exchange(msgspec.Struct):
                 self.started = True
                 permit = self.permit
                 if not permit.answered_at:
-                    permit.answered_at = permit.controller.clock()
+                    clock = permit.controller.clock
+                    permit.answered_at = clock()
                 if "trailers" in message:
                     self.trailers = message["trailers"]
-                self.headers = message.get("headers")
+                self.head = message
                 permit.status = status = message["status"]
                 if status >= 500:
                     self.shown = Outcome.OVERLOAD if status == 503 else Outcome.ERROR
@@ -244,9 +247,9 @@ class Exchange(msgspec.Struct):
 
     def _look_for_stream(self) -> None:
         """Server-sent events last as long as the client likes; they teach nothing."""
-        for name, value in self.headers or ():
+        for name, value in (self.head or {}).get("headers") or ():
             if name.lower() == b"content-type" and value.startswith(b"text/event-stream"):
                 self.shown = self.shown or _IGNORED
                 if self.frees_streams:
                     self.permit.release(self.shown)
-        self.headers = None
+        self.head = None

@@ -40,7 +40,7 @@ IMPURE = {
 
 # Every floor may import from floors above it in this list (below it in the staircase).
 STAIRCASE = [
-    {"explain"},
+    {"explain", "plain_fields"},
     {"errors"},
     {"limits", "rates", "shedding"},
     {"telemetry", "waiting", "ticket", "reading"},

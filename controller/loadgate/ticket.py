@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from loadgate.decisions import Refuse
+from loadgate.plain_fields import plain_fields
 from loadgate.shedding.fairness import Hand
 from loadgate.shedding.shares import ClassShare, Holders
 
@@ -42,6 +43,7 @@ class Note(msgspec.Struct, eq=False, gc=False):
     holders: Holders | None = None
 
 
+@plain_fields
 class Ticket(msgspec.Struct, eq=False, gc=False):
     """One request on its way through admission. Compared by identity.
 
