@@ -104,12 +104,13 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
         """
         controller = self.controller
         admission = controller.admission
-        lowest = len(controller.policy.priorities) - 1
-        if self.level > lowest:
-            self.level = lowest  # its class has gone since it was made
+        classes = len(controller.policy.priorities)
+        if self.level >= classes:
+            self.level = classes - 1  # its class has gone since it was made
+        draw = controller.draw
         try:
             decision = (
-                admission.join(self, now, controller.draw())
+                admission.join(self, now, draw())
                 if self.patient
                 else admission.refuse_at_once(self, now)
             )
@@ -279,7 +280,8 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
 
     def refused_with(self, refusal: Refuse, now: float) -> Rejected:
         """What to raise for a 503. It costs the client nothing: what was charged is given back."""
-        self.refund(now)
+        if self.quotas or self.charge is not None:
+            self.refund(now)
         if self.controller.observers:
             self.controller.tell_refused(self, refusal, now)
         return Overloaded(refusal)
