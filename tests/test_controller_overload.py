@@ -445,3 +445,28 @@ def test_brakes_keep_their_factor_when_the_policy_changes_something_else() -> No
     brakes.follow(Signals(max_lag=1.0), now=PERIOD)
     assert brakes.factor == 1.0
     assert told == [0.5, 1.0]
+
+
+async def test_the_places_gathered_for_one_that_leaves_go_to_the_next_at_once() -> None:
+    gate = controller(2, signals=Signals(max_lag=None))
+    began = anyio.Event()
+
+    async def large(scope: anyio.CancelScope) -> None:
+        with scope:
+            async with gate.admit(places=2):
+                pytest.fail("it had left")
+
+    async def next_one() -> None:
+        async with gate.admit():
+            began.set()
+
+    leaves = anyio.CancelScope()
+    async with gate, gate.admit(), anyio.create_task_group() as group:
+        group.start_soon(large, leaves)
+        await until(lambda: gate.snapshot().waiting == 1)
+        group.start_soon(next_one)
+        await until(lambda: gate.snapshot().waiting == 2)
+        leaves.cancel()
+        with anyio.fail_after(10):
+            await began.wait()
+    assert is_idle(gate)

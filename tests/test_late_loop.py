@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from asyncio import AbstractEventLoop
 
@@ -163,6 +164,22 @@ async def test_whoever_may_not_wait_begins_in_a_late_loop() -> None:
 
 
 @pytest.mark.anyio
+async def test_whoever_may_not_wait_begins_past_those_who_wait_for_the_loop_alone() -> None:
+    gate = controller()
+    async with gate:
+        be_late(gate)
+        async with gate.admit(), anyio.create_task_group() as group:
+            hear_no_turns(gate)
+            group.start_soon(enter, gate)
+            await anyio.wait_all_tasks_blocked()
+            with gate.try_admit():
+                assert gate.snapshot().in_flight == 2
+                assert gate.snapshot().waiting == 1
+            gate.bypass(True)
+    assert is_idle(gate)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("queue", [Queue(0.0), Queue(mode="off")], ids=["no wait", "off"])
 async def test_without_a_queue_a_late_loop_paces_nobody(queue: Queue) -> None:
     gate = controller(queue=queue)
@@ -259,3 +276,62 @@ async def test_it_is_told_as_long_as_requests_are_paced() -> None:
         assert gate.snapshot().paced
         gate.admission.ticked(gate.clock() + 1.0, 0.0)
         assert not gate.snapshot().paced
+
+
+@pytest.mark.anyio
+async def test_pacing_ends_also_when_nobody_comes_any_more() -> None:
+    gate = controller()
+    async with gate:
+        gate.admission.ticked(gate.clock() - 0.95, LATE)
+        await enter(gate)
+        assert gate.snapshot().paced
+        for _ in range(2000):
+            await anyio.sleep(0.005)
+            if not gate.watch.running:
+                break
+        assert not gate.snapshot().paced
+        assert not gate.watch.running
+
+
+def test_turns_are_told_of_although_one_of_them_raised() -> None:
+    told: list[int] = []
+
+    def on_turn() -> bool:
+        told.append(len(told))
+        if len(told) == 1:
+            raise ArithmeticError
+        return len(told) < 3
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        turns = LoopTurns(on_turn)
+        turns.start(asyncio.get_running_loop())
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == [0, 1, 2]
+
+
+def test_a_watch_whose_tick_raised_is_started_by_the_next_request() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        gate = controller()
+        raised = asyncio.Event()
+
+        class Broken(FixedLimit):
+            def on_stall(self, now: float, duration: float) -> None:
+                raised.set()
+                raise ArithmeticError
+
+        gate.admission.limit = Broken(initial=50, min=1, max=1000)
+        async with gate:
+            async with gate.admit():
+                gate.watch.last -= 1.0
+                await raised.wait()
+                await asyncio.sleep(0)
+                assert not gate.watch.running
+            await enter(gate)
+            assert gate.watch.running
+
+    asyncio.run(main())

@@ -163,8 +163,14 @@ class Admission(Turns):
             return cast("Refuse", self.join(ticket, now, 0.0))
         self.look(now)
         if not self.open or self.in_flight < self.open or self.observe:
+            rests = self._rests()
             self.intake.let_one_begin()
             answer = self._long_way(ticket, now, 0.0)
+            if answer is None and rests and self._fits(ticket):
+                # Those who wait do so for the loop alone, and not for this place.
+                self._run(ticket, now)
+                self.telemetry.note_fullness(now, self.in_flight >= self.places)
+                return None
         else:
             answer = None
         if answer is not None:

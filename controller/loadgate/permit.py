@@ -162,6 +162,7 @@ class Permit(Ticket, eq=False, gc=False, kw_only=True):
             leave_the_store(self, now)
         elif controller.admission.leave(self, now):
             self.refund(now)
+            controller.wake()  # places that were gathered for it are others' now
             if self.event is not None:
                 self.event.set()  # `settle` returns; there is nothing to wait for any more
         else:

@@ -118,11 +118,16 @@ class LoopWatch:
         return self.running and self._busy()
 
     def _tick_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._tick():
-            self._handle = loop.call_later(TICK, self._tick_on_asyncio, loop)
-        else:
-            self._end()
-            self._handle = None
+        goes_on = False
+        try:
+            goes_on = self._tick()
+        finally:
+            # A limit of the user's own may raise; the next request then starts it anew.
+            if goes_on:
+                self._handle = loop.call_later(TICK, self._tick_on_asyncio, loop)
+            else:
+                self._end()
+                self._handle = None
 
     async def _run_on_trio(self, scope: Any) -> None:
         import trio
@@ -179,11 +184,15 @@ class LoopTurns:
             self._scope = None
 
     def _turn_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._on_turn():
-            self._handle = loop.call_soon(self._turn_on_asyncio, loop)
-        else:
-            self._told = False
-            self._handle = None
+        goes_on = True  # also when it raises, as a limit of the user's own may: somebody waits
+        try:
+            goes_on = self._on_turn()
+        finally:
+            if goes_on:
+                self._handle = loop.call_soon(self._turn_on_asyncio, loop)
+            else:
+                self._told = False
+                self._handle = None
 
     async def _run_on_trio(self, scope: Any) -> None:
         import trio

@@ -152,7 +152,9 @@ class Wiring:
     # -- inside ------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        return self.admission.running() > 0 or self.admission.room.depth > 0
+        admission = self.admission
+        # Until pacing has ended, so that nobody is told that it goes on when nothing does.
+        return admission.running() > 0 or admission.room.depth > 0 or admission.intake.paced
 
     def _ticked(self, now: float, lag: float) -> None:
         """The event loop has turned: signals are read, and whoever is long-lived by now moves."""
