@@ -198,7 +198,7 @@ class Places(ABC):
 
     def ticked(self, now: float, lag: float) -> None:
         """The watch over the event loop has ticked, `lag` seconds late."""
-        if self.intake.tick(now, lag):
+        if self.intake.tick(now, lag, sum(self.telemetry.admitted)):
             self._pace(now)
 
     def turned(self, now: float) -> bool:

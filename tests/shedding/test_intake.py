@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -42,7 +43,7 @@ def test_as_long_as_the_loop_is_on_time_nothing_is_paced() -> None:
     assert not intake.spent
 
 
-def test_a_loop_that_is_late_lets_one_begin_until_its_cost_is_known() -> None:
+def test_whoever_made_the_loop_late_alone_is_followed_by_one_alone() -> None:
     intake = late()
     assert not intake.spent
     intake.began(0.0)
@@ -133,6 +134,66 @@ def test_work_that_goes_on_in_every_turn_is_not_the_doing_of_who_begins() -> Non
         intake.began(now)
         begun += 1
     assert begun > 100
+
+
+def begin_all_that_may(intake: Intake, now: float) -> int:
+    begun = 0
+    while not intake.spent and begun < 5000:
+        intake.began(now)
+        begun += 1
+    return begun
+
+
+def test_work_of_another_task_that_varies_from_turn_to_turn_holds_nobody_up_for_long() -> None:
+    """A task of the application computes for 15 to 40 ms in each turn; requests cost nothing."""
+    dice = random.Random(1)
+    intake = late()
+    now, arrived, begun, looks = 0.0, 0, 0, 40
+    for _ in range(looks):
+        waiting = 20
+        while waiting and not intake.spent:
+            intake.began(now)
+            waiting -= 1
+            begun += 1
+        while not intake.turn(now := now + dice.uniform(0.015, 0.040), arrived := arrived + 5):
+            pass
+        intake.tick(now, 0.02)
+    assert begun > 0.8 * 20 * looks
+
+
+def test_taking_in_that_costs_as_much_as_the_work_holds_nobody_up() -> None:
+    """Behind a slow server each turn is long, and no longer where requests begin."""
+    intake = late()
+    now, arrived = 0.0, 0
+    for _ in range(5):
+        intake.began(now)
+        while not intake.turn(now := now + 0.010, arrived := arrived + 20):
+            pass
+        intake.tick(now, 0.02)
+    assert begin_all_that_may(intake, now) >= 1000
+
+
+def test_work_in_every_turn_is_told_from_what_a_turn_takes_anyway() -> None:
+    """Some begin in each turn, so that none shows what a turn without them takes."""
+    intake = late()
+    now, arrived = 0.0, 0
+    intake.began(now)
+    while not intake.turn(now := now + 0.0001, arrived):  # one that cost nothing
+        pass
+    assert not intake.spent
+    for _ in range(2):
+        intake.began(now)
+        while not intake.turn(now := now + WORK, arrived := arrived + 1):
+            if not intake.spent:
+                intake.began(now)
+    assert begin_all_that_may(intake, now) == 1
+
+
+def test_a_burst_of_cheap_ones_that_made_the_loop_late_goes_on_by_as_many() -> None:
+    intake = Intake(0.1)
+    intake.tick(0.0, 0.0, admitted=1000)
+    assert intake.tick(0.03, 0.02, admitted=1100)
+    assert begin_all_that_may(intake, 0.03) == 50  # 0.2 ms for each
 
 
 def test_everyone_begins_at_once_again_after_a_second_on_time() -> None:

@@ -35,8 +35,12 @@ _LONGER: Final = 2.5
 _LONGEST: Final = 0.5
 _BRIEF: Final = 0.002
 
-# What one look weighs in the cost of a request: half in three of them.
+# What one request weighs in the cost of the next: half in three of them. A look at many at once
+# says more than one at a single request, but it is no more than one look.
 _WEIGHT: Final = 0.25
+_WEIGHS_MOST: Final = 4
+# What one look weighs in what a turn takes without them.
+_REST_WEIGHT: Final = 0.5
 
 # Requests between two looks at most: no loop takes in as many in 10 ms.
 _MOST: Final = 1000
@@ -52,24 +56,29 @@ class Intake:
         paced: Whether requests begin a few at a time.
         spent: Whether nobody may begin until the loop has taken in who waits.
         turning: Whether `turn` wants to be called once in each turn of the loop.
-        cost: Seconds of the loop that a request took lately, with what taking in others took
-            meanwhile; 0.0 while that is not known or nothing is paced.
+        cost: Seconds by which a request made the turn in which it began longer lately; 0.0 while
+            that is nothing, not known, or nothing is paced.
         aside: Whether somebody else paces arrivals, a door; then nothing is paced here.
     """
 
     __slots__ = (
-        "_arrived", "_began", "_left", "_longest", "_max_lag", "_quiet", "_shortest", "_started",
-        "_turned", "_turns", "_until", "aside", "cost", "paced", "spent", "turning",
+        "_admitted", "_arrived", "_began", "_begun", "_cost", "_follows", "_known", "_left",
+        "_longest", "_max_lag", "_quiet", "_rest", "_rested", "_rests", "_started", "_turned",
+        "_until", "_worked", "_works", "aside", "cost", "paced", "spent", "turning",
     )  # fmt: skip
 
     def __init__(self, max_lag: float = inf) -> None:
         self._max_lag = max_lag
         self._until = -inf
         self._left = 1
-        self._started = self._arrived = 0
-        self._began = self._turned = 0.0
-        self._longest = self._shortest = 0.0
-        self._turns = self._quiet = 0
+        self._started = self._arrived = self._admitted = self._quiet = 0
+        self._began = self._turned = self._longest = 0.0
+        # Turns in which some began, or in the one before, and all others.
+        self._begun = self._follows = False
+        self._worked = self._rested = 0.0
+        self._works = self._rests = 0
+        self._rest = self._cost = 0.0
+        self._known = False
         self.aside = False
         self.cost = 0.0
         self.paced = False
@@ -94,18 +103,25 @@ class Intake:
         self.aside = aside
         return aside and self._end()
 
-    def tick(self, now: float, lag: float) -> bool:
+    def tick(self, now: float, lag: float, admitted: int = 0) -> bool:
         """The watch over the loop has ticked, `lag` seconds late.
+
+        Args:
+            now: Monotonic seconds.
+            lag: Seconds.
+            admitted: Requests that have begun since the beginning of time.
 
         Returns:
             Whether `paced` has changed.
         """
+        begun, self._admitted = max(1, admitted - self._admitted), admitted
         if lag >= max(_LEAST_LATE, _LATE * self._max_lag):
             self._until = now + _CALM
             if self.paced or self.aside:
                 return False
             self.paced = True
-            self._left = 1
+            # Until it is known what they cost, all of it was the doing of those who began.
+            self._allow(lag / begun)
             return True
         if self._until - _CALM <= now < self._until:
             return False
@@ -115,9 +131,11 @@ class Intake:
         """A request begins while they are paced."""
         if not self.turning:
             self.turning = True
-            self._started = self._turns = self._quiet = 0
+            self._started = self._quiet = self._works = self._rests = 0
             self._began = self._turned = now
-            self._longest, self._shortest = 0.0, inf
+            self._longest = self._worked = self._rested = 0.0
+            self._follows = False
+        self._begun = True
         self._started += 1
         self._left -= 1
         self.spent = self._left <= 0
@@ -138,9 +156,15 @@ class Intake:
         """
         lasted = max(0.0, now - self._turned)
         self._turned = now
-        self._turns += 1
         self._longest = max(self._longest, lasted)
-        self._shortest = min(self._shortest, lasted)
+        # Whoever was let begin by the end of another computes in the turn after that.
+        if self._begun or self._follows:
+            self._works += 1
+            self._worked += lasted
+        else:
+            self._rests += 1
+            self._rested += lasted
+        self._follows, self._begun = self._begun, False
         self._quiet = self._quiet + 1 if arrived == self._arrived else 0
         self._arrived = arrived
         took = max(0.0, now - self._began)
@@ -150,17 +174,27 @@ class Intake:
             return False
         self.turning = self.spent = False
         if self.paced:
-            # What turns take also when nobody begins is not their doing.
-            self._learn((took - self._turns * self._shortest) / self._started)
+            self._learn()
         return True
 
-    def _learn(self, cost: float) -> None:
-        self.cost += (_WEIGHT if self.cost else 1.0) * (cost - self.cost)
+    def _learn(self) -> None:
+        """What turns take also when nobody begins is not the doing of those who did."""
+        if self._rests:
+            rest = self._rested / self._rests
+            self._rest += (_REST_WEIGHT if self._rest else 1.0) * (rest - self._rest)
+        cost = (self._worked - self._works * self._rest) / self._started
+        weight = 1.0 - (1.0 - _WEIGHT) ** min(self._started, _WEIGHS_MOST)
+        self._cost += (weight if self._known else 1.0) * (cost - self._cost)
+        self._known = True
+        self.cost = max(0.0, self._cost)
+        self._allow(self.cost)
+
+    def _allow(self, cost: float) -> None:
         room = max(_LEAST_LATE, _LATE * self._max_lag)
-        self._left = max(1, int(room / self.cost)) if self.cost * _MOST > room else _MOST
+        self._left = max(1, int(room / cost)) if cost * _MOST > room else _MOST
 
     def _end(self) -> bool:
         was = self.paced
-        self.paced = self.spent = False
-        self.cost = 0.0
+        self.paced = self.spent = self._known = False
+        self.cost = self._cost = self._rest = 0.0
         return was
