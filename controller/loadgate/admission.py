@@ -95,7 +95,8 @@ class Admission(Turns):
             return self._refuse(ticket, now, _SHED, Reason.DRAINING, self.in_flight, 0.0)
         if ticket.deadline <= now:
             return self._refuse(ticket, now, _SHED, _DEADLINE, 0.0, ticket.deadline - now)
-        self.look(now)
+        if now >= self.long_lived.due:
+            self.look(now)
         if not self.open or self.in_flight < self.open or self.observe:
             answer = self._long_way(ticket, now, draw)
             if answer is not None:

@@ -260,7 +260,7 @@ class Places(ABC):
 
     def _limit_binds(self) -> bool:
         """Whether it is the limit, as it was learned, that keeps somebody from running."""
-        return self.places == self.learned and not self._rests()
+        return self.places == self.learned and not (self.intake.spent and self._rests())
 
     def _move_out(self, ticket: Ticket, now: float) -> None:
         """`ticket` is long-lived: it gives its places back and runs on.

@@ -155,7 +155,8 @@ class Turns(Places):
         It does not when a brake or the event loop, and not the limit, has made it so.
         """
         limit = self.limit
-        if self._limit_binds():
+        # `_limit_binds`, written out: most refusals come through here.
+        if self.places == self.learned and not (self.intake.spent and self._rests()):
             limit.on_refuse(now)
         if limit.limit != self.learned:
             self._moved(now)
@@ -180,7 +181,7 @@ class Turns(Places):
             self.accounts.gone(note, now)
         entrance = self.entrance
         pause = self._retry.after(now, entrance.drained_in(), entrance.rate)
-        subject = LATE_LOOP if self._rests() and reason in _QUEUED else ""
+        subject = LATE_LOOP if self.intake.spent and reason in _QUEUED and self._rests() else ""
         ticket.refusal = refusal = Refuse(stage, reason, pause, observed, bound, subject)
         return refusal
 
