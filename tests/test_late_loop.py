@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -61,6 +63,23 @@ class Deaf(LoopTurns):
 def hear_no_turns(gate: AdmissionController) -> None:
     gate.turns.stop()
     gate.turns = Deaf(lambda: False)
+
+
+async def enter(gate: AdmissionController) -> None:
+    async with gate.admit():
+        pass
+
+
+@asynccontextmanager
+async def one_waits_for_the_loop(gate: AdmissionController) -> AsyncGenerator[None]:
+    """One runs, and one waits although places are free; something must free it in the block."""
+    be_late(gate)
+    async with gate.admit(), anyio.create_task_group() as group:
+        hear_no_turns(gate)
+        group.start_soon(enter, gate)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.snapshot().waiting == 1
+        yield
 
 
 @pytest.mark.anyio
@@ -148,11 +167,6 @@ async def test_the_limit_learns_nothing_from_a_wait_for_the_loop() -> None:
     assert heard == []
 
 
-async def enter(gate: AdmissionController) -> None:
-    async with gate.admit():
-        pass
-
-
 @pytest.mark.anyio
 async def test_whoever_may_not_wait_begins_in_a_late_loop() -> None:
     gate = controller()
@@ -166,16 +180,11 @@ async def test_whoever_may_not_wait_begins_in_a_late_loop() -> None:
 @pytest.mark.anyio
 async def test_whoever_may_not_wait_begins_past_those_who_wait_for_the_loop_alone() -> None:
     gate = controller()
-    async with gate:
-        be_late(gate)
-        async with gate.admit(), anyio.create_task_group() as group:
-            hear_no_turns(gate)
-            group.start_soon(enter, gate)
-            await anyio.wait_all_tasks_blocked()
-            with gate.try_admit():
-                assert gate.snapshot().in_flight == 2
-                assert gate.snapshot().waiting == 1
-            gate.bypass(True)
+    async with gate, one_waits_for_the_loop(gate):
+        with gate.try_admit():
+            assert gate.snapshot().in_flight == 2
+            assert gate.snapshot().waiting == 1
+        gate.bypass(True)
     assert is_idle(gate)
 
 
@@ -212,29 +221,16 @@ async def test_who_does_not_enforce_the_lag_paces_nobody(mode: str, signals: Sig
 @pytest.mark.anyio
 async def test_other_signals_free_those_who_wait_for_a_late_loop() -> None:
     gate = controller()
-    async with gate:
-        be_late(gate)
-        async with gate.admit(), anyio.create_task_group() as group:
-            hear_no_turns(gate)
-            group.start_soon(enter, gate)
-            await anyio.wait_all_tasks_blocked()
-            assert gate.snapshot().waiting == 1
-            await gate.apply(
-                Policy(concurrency=gate.policy.concurrency, signals=Signals(max_lag=None))
-            )
+    async with gate, one_waits_for_the_loop(gate):
+        await gate.apply(Policy(concurrency=gate.policy.concurrency, signals=Signals(max_lag=None)))
     assert is_idle(gate)
 
 
 @pytest.mark.anyio
 async def test_the_kill_switch_frees_those_who_wait_for_a_late_loop() -> None:
     gate = controller()
-    async with gate:
-        be_late(gate)
-        async with gate.admit(), anyio.create_task_group() as group:
-            hear_no_turns(gate)
-            group.start_soon(enter, gate)
-            await anyio.wait_all_tasks_blocked()
-            gate.bypass(True)
+    async with gate, one_waits_for_the_loop(gate):
+        gate.bypass(True)
     assert is_idle(gate)
 
 

@@ -25,7 +25,27 @@ STALL: Final = 0.05
 _NEVER: Final = float("-inf")
 
 
-class LoopWatch:
+class _OnLoop:
+    """Something that is called by the loop: a handle of asyncio, or the scope of a task of trio."""
+
+    __slots__ = ("_handle", "_scope")
+
+    def __init__(self) -> None:
+        self._handle: asyncio.Handle | None = None
+        self._scope: Any = None
+
+    def _drop(self) -> None:
+        """Be called no more, at once."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._scope is not None:
+            with suppress(RuntimeError):  # the run it belonged to is over
+                self._scope.cancel()
+            self._scope = None
+
+
+class LoopWatch(_OnLoop):
     """Ticks on the running loop as long as there is something to watch.
 
     Args:
@@ -41,8 +61,7 @@ class LoopWatch:
     """
 
     __slots__ = (
-        "_busy", "_clock", "_handle", "_on_stall", "_on_tick", "_scope", "_starter", "last",
-        "running",
+        "_busy", "_clock", "_on_stall", "_on_tick", "_starter", "last", "running",
     )  # fmt: skip
 
     def __init__(
@@ -52,12 +71,11 @@ class LoopWatch:
         on_stall: Callable[[float, float], None],
         on_tick: Callable[[float, float], None],
     ) -> None:
+        super().__init__()
         self._clock = clock
         self._busy = busy
         self._on_stall = on_stall
         self._on_tick = on_tick
-        self._handle: asyncio.TimerHandle | None = None
-        self._scope: Any = None
         self._starter: Any = None
         self.last = _NEVER
         self.running = False
@@ -82,13 +100,7 @@ class LoopWatch:
     def stop(self) -> None:
         """Stop ticking, at once."""
         self._end()
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self._scope is not None:
-            with suppress(RuntimeError):  # the run it belonged to is over
-                self._scope.cancel()
-            self._scope = None
+        self._drop()
 
     def started_here(self, loop: asyncio.AbstractEventLoop | None) -> bool:
         """Whether the running task started the watch and has not let the loop turn since.
@@ -142,19 +154,18 @@ class LoopWatch:
             self._end()
 
 
-class LoopTurns:
+class LoopTurns(_OnLoop):
     """Tells of each turn of the running loop for as long as somebody wants to hear.
 
     Args:
         on_turn: Called once in each turn; answers whether to be called in the next.
     """
 
-    __slots__ = ("_handle", "_on_turn", "_scope", "_told")
+    __slots__ = ("_on_turn", "_told")
 
     def __init__(self, on_turn: Callable[[], bool]) -> None:
+        super().__init__()
         self._on_turn = on_turn
-        self._handle: asyncio.Handle | None = None
-        self._scope: Any = None
         self._told = False
 
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -175,13 +186,7 @@ class LoopTurns:
     def stop(self) -> None:
         """Tell of no more turns, at once."""
         self._told = False
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self._scope is not None:
-            with suppress(RuntimeError):  # the run it belonged to is over
-                self._scope.cancel()
-            self._scope = None
+        self._drop()
 
     def _turn_on_asyncio(self, loop: asyncio.AbstractEventLoop) -> None:
         goes_on = True  # also when it raises, as a limit of the user's own may: somebody waits
